@@ -1,0 +1,117 @@
+# atelier_library, atelier_test, atelier_executable, atelier_proto, atelier_isa_sources.
+# Every target includes from the repository root, so an include path names its layer.
+include(CheckCXXCompilerFlag)
+
+add_library(atelier_warnings INTERFACE)
+add_library(atelier::warnings ALIAS atelier_warnings)
+target_compile_options(atelier_warnings INTERFACE -Wall -Wextra -Wconversion
+  $<$<BOOL:${ATELIER_WERROR}>:-Werror>)
+
+add_library(atelier_options INTERFACE)
+target_include_directories(atelier_options INTERFACE
+  ${PROJECT_SOURCE_DIR} ${PROJECT_BINARY_DIR}/generated)
+if(ATELIER_SANITIZER STREQUAL "address")
+  target_compile_options(atelier_options INTERFACE
+    -fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer)
+  target_link_options(atelier_options INTERFACE -fsanitize=address,undefined)
+elseif(ATELIER_SANITIZER STREQUAL "thread")
+  target_compile_options(atelier_options INTERFACE -fsanitize=thread -fno-omit-frame-pointer)
+  target_link_options(atelier_options INTERFACE -fsanitize=thread)
+elseif(NOT ATELIER_SANITIZER STREQUAL "")
+  message(FATAL_ERROR "ATELIER_SANITIZER=${ATELIER_SANITIZER}: use address, thread or nothing")
+endif()
+
+# atelier_library(name SRCS a.cc … HDRS a.h … DEPS public… PRIVATE_DEPS private…)
+# makes target atelier_<name> with alias atelier::<name>; a library without SRCS is an INTERFACE one.
+function(atelier_library name)
+  cmake_parse_arguments(ARG "" "" "SRCS;HDRS;DEPS;PRIVATE_DEPS" ${ARGN})
+  set(target atelier_${name})
+  if(ARG_SRCS)
+    add_library(${target} STATIC ${ARG_SRCS})
+    target_link_libraries(${target} PUBLIC atelier_options ${ARG_DEPS}
+      PRIVATE atelier::warnings ${ARG_PRIVATE_DEPS})
+  else()
+    add_library(${target} INTERFACE)
+    target_link_libraries(${target} INTERFACE atelier_options ${ARG_DEPS})
+  endif()
+  add_library(atelier::${name} ALIAS ${target})
+  if(ARG_HDRS)
+    set(scope PUBLIC)
+    if(NOT ARG_SRCS)
+      set(scope INTERFACE)
+    endif()
+    target_sources(${target} ${scope} FILE_SET HEADERS BASE_DIRS ${PROJECT_SOURCE_DIR} FILES ${ARG_HDRS})
+    set_target_properties(${target} PROPERTIES VERIFY_INTERFACE_HEADER_SETS ON)
+  endif()
+endfunction()
+
+# atelier_executable(name SRCS main.cc DEPS …): a program in <build>/bin.
+function(atelier_executable name)
+  cmake_parse_arguments(ARG "" "" "SRCS;DEPS" ${ARGN})
+  add_executable(${name} ${ARG_SRCS})
+  target_link_libraries(${name} PRIVATE atelier_options atelier::warnings ${ARG_DEPS})
+  set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/bin)
+endfunction()
+
+# atelier_test(name SRCS a_test.cc … DEPS … [LABELS unit] [TIMEOUT 120] [ARGS …]): one binary, one ctest entry;
+# LABELS default to unit. Tests that use threads add the label concurrent (they run under tsan).
+function(atelier_test name)
+  cmake_parse_arguments(ARG "" "TIMEOUT" "SRCS;DEPS;LABELS;ARGS" ${ARGN})
+  add_executable(${name} ${ARG_SRCS})
+  target_link_libraries(${name} PRIVATE atelier_options atelier::warnings ${ARG_DEPS}
+    GTest::gmock GTest::gtest_main)
+  set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/tests)
+  add_test(NAME ${name} COMMAND ${name} ${ARG_ARGS} WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
+  if(NOT ARG_LABELS)
+    set(ARG_LABELS unit)
+  endif()
+  if(NOT ARG_TIMEOUT)
+    set(ARG_TIMEOUT 300)
+  endif()
+  set_tests_properties(${name} PROPERTIES LABELS "${ARG_LABELS}" TIMEOUT ${ARG_TIMEOUT})
+endfunction()
+
+# atelier_proto(name SRCS x.proto … [GRPC] DEPS …): C++ from .proto files under proto/, into <build>/generated/proto.
+function(atelier_proto name)
+  cmake_parse_arguments(ARG "GRPC" "" "SRCS;DEPS" ${ARGN})
+  set(generated)
+  foreach(src ${ARG_SRCS})
+    get_filename_component(abs ${src} ABSOLUTE)
+    file(RELATIVE_PATH rel ${PROJECT_SOURCE_DIR} ${abs})
+    string(REGEX REPLACE "\\.proto$" "" stem ${rel})
+    set(out ${PROJECT_BINARY_DIR}/generated/${stem})
+    set(outputs ${out}.pb.cc ${out}.pb.h)
+    set(args --cpp_out=${PROJECT_BINARY_DIR}/generated)
+    if(ARG_GRPC)
+      list(APPEND outputs ${out}.grpc.pb.cc ${out}.grpc.pb.h)
+      list(APPEND args --grpc_out=generate_mock_code=false:${PROJECT_BINARY_DIR}/generated
+        --plugin=protoc-gen-grpc=$<TARGET_FILE:gRPC::grpc_cpp_plugin>)
+    endif()
+    add_custom_command(OUTPUT ${outputs}
+      COMMAND ${CMAKE_COMMAND} -E make_directory ${PROJECT_BINARY_DIR}/generated
+      COMMAND protobuf::protoc -I ${PROJECT_SOURCE_DIR} ${args} ${abs}
+      DEPENDS ${abs} VERBATIM)
+    list(APPEND generated ${outputs})
+  endforeach()
+  add_library(atelier_${name} STATIC ${generated})
+  add_library(atelier::${name} ALIAS atelier_${name})
+  target_link_libraries(atelier_${name} PUBLIC atelier_options protobuf::libprotobuf ${ARG_DEPS})
+  if(ARG_GRPC)
+    target_link_libraries(atelier_${name} PUBLIC gRPC::grpc++)
+  endif()
+endfunction()
+
+# atelier_isa_sources(target isa files…): adds files compiled with the flags of one instruction set; the
+# naming rule gemm/<dtype>_<isa>.cc tells tools/check_isa_objects which objects those are. No other file gets -m flags.
+function(atelier_isa_sources target isa)
+  set(flags_avx2 -mavx2 -mfma -mf16c)
+  set(flags_avx512 -mavx512f -mavx512bw -mavx512vl -mavx512dq -mfma)
+  set(flags_avx512vnni ${flags_avx512} -mavx512vnni)
+  set(flags_avx512bf16 ${flags_avx512} -mavx512bf16)
+  set(flags_amx ${flags_avx512} -mamx-tile -mamx-int8 -mamx-bf16)
+  if(NOT DEFINED flags_${isa})
+    message(FATAL_ERROR "atelier_isa_sources: unknown isa ${isa}")
+  endif()
+  target_sources(${target} PRIVATE ${ARGN})
+  set_source_files_properties(${ARGN} PROPERTIES COMPILE_OPTIONS "${flags_${isa}}")
+endfunction()

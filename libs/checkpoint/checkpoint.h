@@ -1,0 +1,69 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/types/span.h"
+#include "libs/model/dtype.h"
+#include "libs/model/model_config.h"
+
+namespace atelier {
+
+// A tensor inside a mapped file. Valid while the Checkpoint lives. `data` may be unaligned.
+struct TensorView {
+  std::string name;
+  DType dtype = DType::kBF16;
+  std::vector<int64_t> shape;
+  absl::Span<const uint8_t> data;
+  std::string file;  // base name, for messages
+};
+
+// A Hugging Face checkpoint folder: config.json, generation_config.json (optional), and safetensors
+// in one file (model.safetensors) or sharded (model.safetensors.index.json). Files are mapped, not
+// read: opening touches only headers. Immutable after Open, so thread-safe. Owned by the service's
+// main object.
+class Checkpoint {
+ public:
+  // Checks every header of every file: lengths, offsets, overlaps, duplicate names, dtypes, shapes
+  // against bytes, index against shards. Errors name file and tensor: NOT_FOUND (a missing file),
+  // INVALID_ARGUMENT or DATA_LOSS (broken content), UNIMPLEMENTED (a dtype or model that this build
+  // cannot compute).
+  static absl::StatusOr<std::unique_ptr<Checkpoint>> Open(const std::string& directory);
+  virtual ~Checkpoint() = default;
+
+  virtual const ModelConfig& config() const = 0;
+  virtual const std::string& directory() const = 0;
+  // SHA-256 (lower-case hex) of config.json, every header, and the first and last 4 KiB of every
+  // shard's data: cheap, and different for different weights in practice. Names of files do not
+  // enter.
+  virtual const std::string& digest() const = 0;
+
+  // NOT_FOUND naming the tensor.
+  virtual absl::StatusOr<TensorView> Find(absl::string_view name) const = 0;
+  // Find, plus INVALID_ARGUMENT naming file, tensor, and both shapes when the shape differs, or the
+  // dtype when it is not one of BF16, F16, F32.
+  virtual absl::StatusOr<TensorView> Require(absl::string_view name,
+                                             absl::Span<const int64_t> shape) const = 0;
+  // Every tensor that is not skipped by the config (multi-token-prediction layers), sorted by name.
+  virtual std::vector<std::string> TensorNames() const = 0;
+};
+
+// Names and shapes of all tensors that `config` promises. VerifyTensors fails on the first that is
+// absent or misshapen, before anything is allocated.
+enum class Role { kFrontend, kWorker, kAll };  // all but routed experts; routed experts only; both
+absl::Status VerifyTensors(const Checkpoint& checkpoint, Role role);
+
+// The three matrices of one routed expert: gate and up [I, H], down [H, I].
+struct ExpertTensors {
+  TensorView gate;
+  TensorView up;
+  TensorView down;
+};
+absl::StatusOr<ExpertTensors> FindExpert(const Checkpoint& checkpoint, int layer, int expert);
+
+}  // namespace atelier

@@ -1,0 +1,85 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "libs/base/clock.h"
+#include "libs/base/log.h"
+#include "libs/model/token_batch.h"
+#include "libs/transport/worker_protocol.h"
+
+namespace atelier {
+
+struct ClientMetrics;
+
+struct ClientOptions {
+  // "host:port", "[v6]:port" or "unix:/path". Order does not matter.
+  std::vector<std::string> workers;
+  // How long Connect waits for every needed shard to be described.
+  absl::Duration connect_timeout = absl::Seconds(30);
+  // Default deadline of one layer's call.
+  absl::Duration call_timeout = absl::Seconds(10);
+  // What the caller's own checkpoint says; a worker of another model is refused. Empty or 0 =
+  // whatever the workers agree on.
+  std::string model_digest;
+  int hidden_size = 0;
+  // (layer) for which experts are needed, and how many there are. Empty = the union of what the
+  // workers hold.
+  std::vector<int> moe_layers;
+  int num_experts = 0;
+
+  absl::Status Validate() const;
+};
+
+struct WorkerInfo {
+  std::string address;
+  bool connected = false;
+  std::string method;
+  std::string isa;
+  std::string shards;  // for people
+};
+
+struct ForwardCall {
+  int layer = 0;
+  TokenBatch batch;  // copied (encoded) before Forward returns
+  Routing routing;   // likewise
+  CallPriority priority = CallPriority::kDecode;
+  absl::Duration timeout = absl::ZeroDuration();  // zero = ClientOptions::call_timeout
+};
+
+// One layer's call in flight. Destroying it abandons the call (workers are told).
+class PendingForward {
+ public:
+  virtual ~PendingForward() = default;
+  // Blocks until all shards have answered or one cannot. Writes sum over shards, added in shard
+  // order in fp32, to out [T, H]. UNAVAILABLE when a shard's worker is gone, DEADLINE_EXCEEDED, or
+  // the worker's own status; the message names the worker.
+  virtual absl::Status Wait(float* out) = 0;
+};
+
+// Calls the experts of a model that any number of workers hold. Discovers what each worker holds
+// (Describe), watches their health, reconnects to a worker that comes back. Thread-safe. Calls
+// never block on a dead worker: they fail at once.
+class ExpertClient {
+ public:
+  // Blocks up to connect_timeout. FAILED_PRECONDITION names what does not fit (digest, hidden size,
+  // uncovered experts of layers, overlapping shards); UNAVAILABLE names workers that did not
+  // answer.
+  static absl::StatusOr<std::unique_ptr<ExpertClient>> Connect(const ClientOptions& options,
+                                                               Clock& clock, const Logger& logger,
+                                                               ClientMetrics* metrics);
+  virtual ~ExpertClient() = default;
+
+  // Sends the rows to every worker that holds a shard of the layer and returns at once.
+  virtual absl::StatusOr<std::unique_ptr<PendingForward>> Forward(const ForwardCall& call) = 0;
+
+  virtual std::vector<WorkerInfo> Workers() const = 0;
+  // OK when every needed shard has a connected worker; else UNAVAILABLE naming the missing ones.
+  virtual absl::Status Ready() const = 0;
+};
+
+}  // namespace atelier

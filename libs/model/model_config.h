@@ -1,0 +1,77 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+
+namespace atelier {
+
+// How the router turns logits into choices (docs/numerics.md has the formulas).
+enum class RouterScoring {
+  kSoftmax,  // softmax over all experts, the k largest
+  kSigmoid,  // sigmoid; chosen by score + correction bias, weighted by the score alone
+};
+
+// Grouped-query attention with rotary embedding of the first rotary_dim dims of every head
+// (half-split pairs).
+struct AttentionConfig {
+  int num_heads = 0;
+  int num_kv_heads = 0;
+  int head_dim = 0;
+  int rotary_dim = 0;  // even, <= head_dim
+  double rope_theta = 1e4;
+  bool qk_norm = false;  // RMSNorm over head_dim of every q and k head, before the rotation
+  bool qkv_bias = false;
+  bool output_bias = false;
+};
+
+// The mixture of experts of the layers where ModelConfig::is_moe_layer is true.
+struct MoeConfig {
+  int num_experts = 0;        // E
+  int top_k = 0;              // k
+  int intermediate_size = 0;  // I of one routed expert
+  RouterScoring scoring = RouterScoring::kSoftmax;
+  bool normalize_weights = true;
+  double normalize_epsilon = 0.0;  // added to the sum of the chosen scores
+  double routed_scaling_factor = 1.0;
+  bool correction_bias = false;
+  int num_groups = 1;                // experts fall into equal consecutive groups …
+  int top_k_groups = 1;              // … of which only the best may be chosen from
+  int shared_intermediate_size = 0;  // width of the always-active expert; 0 = none
+};
+
+// Everything the code needs to know of a model, by properties: nothing branches on a family's name.
+struct ModelConfig {
+  std::string model_type;                  // as in config.json, for display and for gateways
+  std::vector<std::string> architectures;  // likewise
+  int hidden_size = 0;                     // H
+  int num_layers = 0;  // decoder layers that are computed (multi-token-prediction layers are not)
+  int vocab_size = 0;
+  int max_position_embeddings = 0;
+  int dense_intermediate_size = 0;  // of layers without experts
+  double rms_norm_eps = 1e-6;
+  bool tie_word_embeddings = false;
+  AttentionConfig attention;
+  MoeConfig moe;
+  std::vector<bool> is_moe_layer;      // [num_layers]
+  std::vector<int64_t> eos_token_ids;  // union of config.json and generation_config.json
+  int64_t bos_token_id = -1;           // -1 = none
+  int64_t pad_token_id = -1;
+
+  int num_moe_layers() const;
+  // Checks every field's range and their agreement. The message names field and value.
+  absl::Status Validate() const;
+};
+
+// From the text of config.json. INVALID_ARGUMENT names the key and value; UNIMPLEMENTED names a
+// model_type, activation, attention kind or quantisation that this build cannot compute, and lists
+// the model types it can.
+absl::StatusOr<ModelConfig> ParseModelConfig(absl::string_view config_json);
+
+// Adds the stop ids of generation_config.json to `config`.
+absl::Status MergeGenerationConfig(absl::string_view generation_config_json, ModelConfig& config);
+
+}  // namespace atelier

@@ -1,0 +1,56 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+
+namespace atelier {
+
+// The unit of placement: (layers) x (experts) x (slice of the intermediate dimension).
+struct ShardSpec {
+  std::vector<int> layers;  // ascending
+  int expert_begin = 0;
+  int expert_end = 0;  // exclusive
+  int slice_index = 0;
+  int slice_count = 1;
+
+  friend bool operator==(const ShardSpec&, const ShardSpec&) = default;
+};
+
+// For messages: "layers 1-29, experts 0-16, slice 0/2".
+std::string ShardName(const ShardSpec& shard);
+
+// Half-open range of columns of the intermediate dimension.
+struct IntermediateRange {
+  int begin = 0;
+  int end = 0;
+  int size() const { return end - begin; }
+};
+
+// Boundary multiple of every slice: one panel of the packed layout (docs/weight-layout.md).
+inline constexpr int kSliceGranule = 16;
+
+// Slice i of n of a dimension of `intermediate_size` columns: whole granules, as even as possible,
+// the larger slices first (1408 over 8 granules of 16: 88 granules -> 11 each; 2560 over 3: 864,
+// 848, 848). The last slice takes a ragged end. INVALID_ARGUMENT if i is not in [0, n) or n exceeds
+// the number of granules (a slice would be empty).
+absl::StatusOr<IntermediateRange> SliceRange(int intermediate_size, int slice_index,
+                                             int slice_count);
+
+// "i/n" as typed by users. INVALID_ARGUMENT otherwise.
+struct SliceSpec {
+  int index = 0;
+  int count = 1;
+};
+absl::StatusOr<SliceSpec> ParseSlice(absl::string_view text);
+
+// "a-b", both inclusive, as typed by users: {a, b + 1}. INVALID_ARGUMENT otherwise.
+struct ExpertRange {
+  int begin = 0;
+  int end = 0;
+};
+absl::StatusOr<ExpertRange> ParseExpertRange(absl::string_view text);
+
+}  // namespace atelier

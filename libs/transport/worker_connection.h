@@ -1,0 +1,63 @@
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "libs/base/clock.h"
+#include "libs/base/log.h"
+#include "libs/transport/worker_protocol.h"
+
+namespace atelier {
+
+// A request encoded once, immutable from then on, so that the same bytes can go to several workers,
+// now or again.
+class EncodedForward {
+ public:
+  virtual ~EncodedForward() = default;
+};
+
+struct ForwardEncoding {
+  int layer = 0;
+  TokenBatch batch;
+  Routing routing;
+  DType output_dtype = DType::kF32;
+  CallPriority priority = CallPriority::kDecode;
+  std::string model_digest;
+};
+std::shared_ptr<const EncodedForward> EncodeForward(const ForwardEncoding& encoding);
+
+// A call in flight on a connection. Destroying it abandons the call: `done` will not run afterwards
+// (and is not running when the destructor returns, unless the destructor runs inside it), and the
+// worker is told.
+class ForwardInFlight {
+ public:
+  virtual ~ForwardInFlight() = default;
+};
+
+// One client's way to one worker, whatever the transport: today gRPC (TCP or a Unix socket), one
+// ForwardStream held open. Reconnects by itself with backoff (100 ms doubling to 2 s, jittered).
+// Thread-safe. Callbacks come from transport threads and must not block.
+class WorkerConnection {
+ public:
+  using DoneCallback = std::function<void(ForwardReply)>;
+  // Told when the worker becomes usable (its description, again after every reconnect) and when it
+  // is lost.
+  using StateCallback = std::function<void(const absl::StatusOr<WorkerDescription>&)>;
+
+  // Starts connecting at once and returns. `on_state` may be called before this returns.
+  static std::unique_ptr<WorkerConnection> Create(const std::string& address, Clock& clock,
+                                                  const Logger& logger, StateCallback on_state);
+  virtual ~WorkerConnection() = default;
+
+  virtual const std::string& address() const = 0;
+  // Fails through `done` with UNAVAILABLE at once when there is no connection, or when it breaks;
+  // DEADLINE_EXCEEDED when `deadline` passes (enforced here too, so a frozen worker cannot hold a
+  // caller).
+  virtual std::unique_ptr<ForwardInFlight> Forward(std::shared_ptr<const EncodedForward> request,
+                                                   absl::Time deadline, DoneCallback done) = 0;
+};
+
+}  // namespace atelier

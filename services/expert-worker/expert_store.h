@@ -1,0 +1,48 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "libs/base/clock.h"
+#include "libs/base/log.h"
+#include "libs/checkpoint/checkpoint.h"
+#include "libs/kernels/expert_ffn.h"
+#include "libs/model/shard.h"
+
+namespace atelier {
+
+class NodeArena;
+
+struct ExpertStoreOptions {
+  Method method = Method::kBF16;
+  std::vector<ShardSpec> shards;  // layers empty = every MoE layer of the model
+};
+
+// The packed weights of the shards one worker holds, in memory of its node. Immutable after Load,
+// so thread-safe.
+class ExpertStore {
+ public:
+  // Packs from the checkpoint, layer by layer, on the arena's threads, reporting progress.
+  // Everything is validated before the first allocation. Errors as Checkpoint's, plus
+  // INVALID_ARGUMENT for a slice or expert range the model does not have and RESOURCE_EXHAUSTED
+  // (with both sizes) when the weights do not fit in the memory that is available.
+  static absl::StatusOr<std::unique_ptr<ExpertStore>> Load(const Checkpoint& checkpoint,
+                                                           const ExpertStoreOptions& options,
+                                                           NodeArena& arena, Clock& clock,
+                                                           const Logger& logger);
+  virtual ~ExpertStore() = default;
+
+  virtual const std::vector<ShardSpec>& shards() const = 0;
+  virtual Method method() const = 0;
+  virtual int hidden_size() const = 0;
+  virtual int num_experts() const = 0;  // of the model's layer
+  virtual bool HoldsLayer(int shard, int layer) const = 0;
+  // REQUIRES: shard holds layer, and expert is in its range.
+  virtual const ExpertView& expert(int shard, int layer, int expert) const = 0;
+  virtual int64_t bytes() const = 0;
+};
+
+}  // namespace atelier

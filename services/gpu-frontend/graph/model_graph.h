@@ -1,0 +1,41 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+
+#include "absl/status/statusor.h"
+#include "libs/base/clock.h"
+#include "libs/base/log.h"
+#include "libs/checkpoint/checkpoint.h"
+#include "services/gpu-frontend/engine/model_runner.h"
+
+namespace atelier {
+
+class Device;
+class RemoteExperts;
+struct FrontendMetrics;
+
+struct GraphOptions {
+  int64_t kv_cache_bytes = int64_t{1} << 30;  // fixed budget, allocated at start
+  int block_size = 16;                        // tokens per KV block
+  int max_context = 0;                        // 0 = the model's max_position_embeddings
+  int max_tokens_per_step = 2048;             // sizes the workspace
+
+  absl::Status Validate() const;
+};
+
+// The model but for its routed experts, assembled from ModelConfig's properties: loads the
+// frontend's tensors onto the device, owns the KV blocks, runs steps. Not thread-safe (the engine's
+// thread owns it after Create).
+class ModelGraph : public ModelRunner {
+ public:
+  // Verifies every tensor first. RESOURCE_EXHAUSTED names the sizes when weights or KV cache do not
+  // fit.
+  static absl::StatusOr<std::unique_ptr<ModelGraph>> Create(const Checkpoint& checkpoint,
+                                                            Device& device, RemoteExperts& experts,
+                                                            const GraphOptions& options,
+                                                            Clock& clock, const Logger& logger,
+                                                            FrontendMetrics& metrics);
+};
+
+}  // namespace atelier
