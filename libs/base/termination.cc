@@ -1,0 +1,46 @@
+#include "libs/base/termination.h"
+
+#include <pthread.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <ctime>
+
+#include "libs/base/check.h"
+
+namespace atelier {
+namespace {
+
+sigset_t Signals() {
+  sigset_t set;
+  sigemptyset(&set);
+  sigaddset(&set, SIGTERM);
+  sigaddset(&set, SIGINT);
+  return set;
+}
+
+}  // namespace
+
+TerminationSignals::TerminationSignals() {
+  const sigset_t set = Signals();
+  ATELIER_CHECK(pthread_sigmask(SIG_BLOCK, &set, nullptr) == 0);
+  ATELIER_CHECK(::signal(SIGPIPE, SIG_IGN) != SIG_ERR);
+}
+
+int TerminationSignals::Wait() {
+  const sigset_t set = Signals();
+  int number = 0;
+  ATELIER_CHECK(::sigwait(&set, &number) == 0);
+  return number;
+}
+
+int TerminationSignals::Pending() {
+  const sigset_t set = Signals();
+  const timespec no_wait{};
+  const int number = ::sigtimedwait(&set, nullptr, &no_wait);
+  return number > 0 ? number : 0;
+}
+
+void TerminationSignals::Raise() { ATELIER_CHECK(::kill(::getpid(), SIGTERM) == 0); }
+
+}  // namespace atelier

@@ -1,0 +1,23 @@
+#pragma once
+
+namespace atelier {
+
+// SIGTERM and SIGINT as something to wait for instead of handlers. Construct it at the start of
+// main, before any thread: threads started later inherit the blocked signals. SIGPIPE is ignored
+// for the whole process. Wait and Pending belong to one thread (main's).
+class TerminationSignals {
+ public:
+  TerminationSignals();
+  TerminationSignals(const TerminationSignals&) = delete;
+  TerminationSignals& operator=(const TerminationSignals&) = delete;
+
+  // Blocks until a signal comes; returns its number.
+  int Wait();
+  // Takes a signal that has come, without blocking; 0 when there is none. A second Ctrl-C during a
+  // long drain shows up here.
+  int Pending();
+  // Makes Wait return, from any thread: the process ends itself, e.g. because loading failed.
+  static void Raise();
+};
+
+}  // namespace atelier
