@@ -81,3 +81,17 @@ use_ccache() {
   export CMAKE_C_COMPILER_LAUNCHER=${CMAKE_C_COMPILER_LAUNCHER-ccache}
   export CCACHE_BASEDIR=$REPO CCACHE_NOHASHDIR=1
 }
+
+# The demo model of the README, in build/demo-model (see tools/demo_model/README.md); at once when it is there already.
+make_demo_model() {
+  make_venv demo-model "$REPO/tools/demo_model/requirements.txt" --no-deps
+  "$REPO/.venv/demo-model/bin/python" "$REPO/tools/demo_model" --output "$REPO/build/demo-model" ||
+    fail "making the demo model failed"
+}
+
+# What the end-to-end tests run beside our own binaries: pytest, and two versions of the gateway.
+make_test_venvs() {
+  make_venv gateway "$REPO/tools/requirements/gateway.txt"
+  make_venv gateway-floor "$REPO/tools/requirements/gateway-floor.txt"
+  make_venv e2e "$REPO/tests/e2e/requirements.txt"
+}
