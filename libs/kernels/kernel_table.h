@@ -30,13 +30,15 @@ class KernelTable {
   // The best supported entry per method not above `cap`. FAILED_PRECONDITION when `cap` itself
   // needs what the CPU or the kernel does not have (naming what is missing).
   static absl::StatusOr<KernelTable> Select(const CpuFeatures& features, CpuIsa cap);
-  // A table with exactly the given entries; for tests of one ISA.
+  // A table with exactly the given entry, which must outlive it; for tests of one ISA.
   static KernelTable ForEntry(const KernelEntry& entry);
 
-  const MicroKernel& kernel(Method method) const;
-  const char* isa(Method method) const;
+  const MicroKernel& kernel(Method method) const { return entry(method).kernel; }
+  const char* isa(Method method) const { return entry(method).isa; }
 
  private:
+  const KernelEntry& entry(Method method) const;
+
   const KernelEntry* bf16_ = nullptr;
   const KernelEntry* int8_ = nullptr;
 };

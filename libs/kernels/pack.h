@@ -3,20 +3,28 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "absl/status/status.h"
 #include "libs/base/float16.h"
 #include "libs/model/dtype.h"
 
 namespace atelier {
 
 // The packed layout, version 1 (docs/weight-layout.md has it byte by byte): the N output rows in
-// panels of kPanelWidth, K in groups of 4 bytes (2 bf16 or 4 int8), K padded with zeros to
-// kGroupsPerBlock groups, N padded with zero rows to a whole panel. So one layout feeds AVX2,
-// AVX-512 VNNI/BF16 and AMX tiles.
+// panels of kPanelWidth, K in groups of kGroupBytes (2 bf16 or 4 int8), K padded with zeros to
+// kRowAlignBytes, N padded with zero rows to a whole panel. So one layout feeds AVX2, AVX-512
+// VNNI/BF16 and AMX tiles.
 inline constexpr int kPackedLayoutVersion = 1;
 inline constexpr int kPanelWidth = 16;
 inline constexpr int kGroupBytes = 4;
 // K is padded to 64 bytes of one row: one AMX tile row, one cache line.
 inline constexpr int kRowAlignBytes = 64;
+
+// INT8 weights are kept unsigned, code + kInt8WeightOffset, and multiplied with signed activations
+// (u8 x s8); the kernels take kInt8WeightOffset * sum(activations of the row) off again.
+inline constexpr int kInt8WeightOffset = 128;
+
+// Longest K. INT8: K * 127 * 127, the largest possible sum, fits int32. BF16: an int counts bytes.
+inline constexpr int kMaxPackedK = 1 << 17;
 
 // A weight matrix [n, k] (PyTorch Linear order: y[n] = sum_k w[n, k] x[k]) in the packed layout. A
 // view.
@@ -26,11 +34,14 @@ struct PackedMatrix {
   int k = 0;                          // logical inputs
   const uint8_t* data = nullptr;      // PackedDataBytes(method, n, k), 64-byte aligned
   const float* row_scales = nullptr;  // INT8: [n rounded up to kPanelWidth]; else null
-  const int32_t* row_sums =
-      nullptr;  // INT8: [likewise] sum over k of the signed codes, corrects u8 x s8; else null
 
   int num_panels() const { return (n + kPanelWidth - 1) / kPanelWidth; }
 };
+
+// INVALID_ARGUMENT naming the value when a matrix [n, k] is outside what the kernels compute
+// exactly: n >= 0, 1 <= k <= kMaxPackedK. For shapes that come from a file; the functions below
+// require it.
+absl::Status ValidatePackedShape(Method method, int n, int k);
 
 // Bytes of K of one row after padding (a multiple of kRowAlignBytes), of one panel, and of the
 // whole data array.
@@ -38,8 +49,8 @@ size_t PaddedRowBytes(Method method, int k);
 size_t PanelBytes(Method method, int k);
 size_t PackedDataBytes(Method method, int n, int k);
 
-// Bytes of data + scales + sums in one allocation, each part 64-byte aligned, and the view into
-// such a block.
+// Bytes of data + scales in one allocation, each part 64-byte aligned, and the view into such a
+// block.
 size_t PackedMatrixBytes(Method method, int n, int k);
 PackedMatrix PackedMatrixAt(Method method, int n, int k, const uint8_t* block);
 
@@ -53,8 +64,9 @@ struct WeightSource {
 
 // Packs (and for INT8 quantises: symmetric, scale = amax / 127 per output row, round to nearest
 // even) n rows of k columns into `block` of PackedMatrixBytes(). Panels [panel_begin, panel_end)
-// only, so that threads can share one matrix. REQUIRES: block is 64-byte aligned; source covers [n,
-// k].
+// only, so that threads can share one matrix. A NaN or infinity in an INT8 row makes that row's
+// scale, and so its outputs, NaN. REQUIRES: block is 64-byte aligned; source covers [n, k];
+// ValidatePackedShape.
 void PackMatrix(const WeightSource& source, Method method, int n, int k, int panel_begin,
                 int panel_end, uint8_t* block);
 

@@ -1,0 +1,154 @@
+#include "libs/kernels/expert_ffn.h"
+
+#include <bit>
+#include <cstring>
+
+#include "libs/base/check.h"
+#include "libs/kernels/aligned_buffer.h"
+#include "libs/kernels/int8_codes.h"
+
+namespace atelier {
+namespace {
+
+constexpr uint16_t kBf16NotFinite = 0x7f80;  // the exponent of infinities and NaNs
+constexpr uint16_t kBf16QuietNan = 0x7fc0;
+
+BFloat16 AsBf16(float value) { return ToBFloat16(value); }
+BFloat16 AsBf16(BFloat16 value) { return value; }
+
+// A row that holds (or rounds to) anything not finite becomes NaN throughout: infinity times a zero
+// weight, or two infinities, would otherwise poison some of its outputs and not others.
+template <typename T>
+void PrepareBf16Row(const T* input, int k, uint8_t* data) {
+  const size_t bytes = static_cast<size_t>(k) * sizeof(BFloat16);
+  auto* row = reinterpret_cast<uint16_t*>(data);
+  uint32_t not_finite = 0;
+  for (int i = 0; i < k; ++i) {
+    row[i] = AsBf16(input[i]).bits;
+    not_finite |= (row[i] & kBf16NotFinite) == kBf16NotFinite ? 1u : 0u;
+  }
+  if (not_finite != 0) {
+    for (int i = 0; i < k; ++i) row[i] = kBf16QuietNan;
+  }
+  std::memset(data + bytes, 0, PaddedRowBytes(Method::kBF16, k) - bytes);
+}
+
+template <typename T>
+float PrepareInt8Row(const T* input, int k, uint8_t* data) {
+  const size_t bytes = static_cast<size_t>(k);
+  std::memset(data + bytes, 0, PaddedRowBytes(Method::kINT8, k) - bytes);
+  return QuantizeInt8Row(input, k, reinterpret_cast<int8_t*>(data));
+}
+
+template <typename T>
+void Prepare(Method method, const T* input, size_t input_stride, int rows, int k, uint8_t* data,
+             float* scales) {
+  ATELIER_DCHECK(ValidatePackedShape(method, 0, k).ok());
+  const size_t stride = PaddedRowBytes(method, k);
+  for (int r = 0; r < rows; ++r, input += input_stride, data += stride) {
+    if (method == Method::kBF16) {
+      PrepareBf16Row(input, k, data);
+    } else {
+      scales[r] = PrepareInt8Row(input, k, data);
+    }
+  }
+}
+
+// e^x to about 2 ulp for x in [-87, 88], clamped outside, NaN for NaN. Our own so that every host
+// gives the same bits (libm picks a variant by CPU) and so that the compiler can vectorise it:
+// x = n ln2 + r with |r| <= ln2 / 2, a degree-6 polynomial for e^r, the exponent field for 2^n.
+inline float Exp(float x) {
+  constexpr float kLog2E = 1.44269504f;
+  constexpr float kLn2High = 0.693359375f;  // 9 bits of ln2: n * kLn2High is exact
+  constexpr float kLn2Low = -2.12194440e-4f;
+  constexpr float kRoundingBias = 12582912.0f;  // 1.5 * 2^23: leaves n in the low mantissa bits
+  x = x > 88.0f ? 88.0f : x;
+  x = x < -87.0f ? -87.0f : x;
+  const float biased = x * kLog2E + kRoundingBias;
+  const float n = biased - kRoundingBias;
+  const float r = x - n * kLn2High - n * kLn2Low;
+  float p = 1.0f / 720.0f;
+  p = p * r + 1.0f / 120.0f;
+  p = p * r + 1.0f / 24.0f;
+  p = p * r + 1.0f / 6.0f;
+  p = p * r + 0.5f;
+  p = p * r + 1.0f;
+  p = p * r + 1.0f;
+  const uint32_t exponent =
+      std::bit_cast<uint32_t>(biased) + 127u;  // its upper bits are shifted out
+  return p * std::bit_cast<float>(exponent << 23);
+}
+
+// A constant count lets the compiler vectorise it at every optimisation level.
+constexpr size_t kSwiGluBlock = 16;
+
+inline float SwiGluOne(float gate, float up) { return gate / (1.0f + Exp(-gate)) * up; }
+
+inline void SwiGluBlock(float* gate, const float* up) {
+  float result[kSwiGluBlock];
+  for (size_t i = 0; i < kSwiGluBlock; ++i) result[i] = SwiGluOne(gate[i], up[i]);
+  std::memcpy(gate, result, sizeof(result));
+}
+
+}  // namespace
+
+void PrepareRows(Method method, const float* input, size_t input_stride, int rows, int k,
+                 uint8_t* data, float* scales) {
+  Prepare(method, input, input_stride, rows, k, data, scales);
+}
+
+void PrepareRows(Method method, const BFloat16* input, size_t input_stride, int rows, int k,
+                 uint8_t* data, float* scales) {
+  Prepare(method, input, input_stride, rows, k, data, scales);
+}
+
+void Gemm(const KernelTable& table, const PackedMatrix& weights, const ActivationRows& rows,
+          int panel_begin, int panel_end, float* out, size_t out_stride) {
+  ATELIER_DCHECK(0 <= panel_begin && panel_begin <= panel_end && panel_end <= weights.num_panels());
+  const size_t first = static_cast<size_t>(panel_begin);
+  MicroKernelArgs args{};
+  args.activations = rows.data;
+  args.activation_stride = rows.stride;
+  args.activation_scales = rows.scales;
+  args.rows = rows.rows;
+  args.panel_bytes = PanelBytes(weights.method, weights.k);
+  args.panels = weights.data + first * args.panel_bytes;
+  args.padded_k_bytes = PaddedRowBytes(weights.method, weights.k);
+  args.row_scales =
+      weights.row_scales == nullptr ? nullptr : weights.row_scales + first * kPanelWidth;
+  args.num_panels = panel_end - panel_begin;
+  args.out = out;
+  args.out_stride = out_stride;
+  table.kernel(weights.method).gemm(args);
+}
+
+void SwiGlu(float* gate, const float* up, size_t count) {
+  size_t i = 0;
+  for (; i + kSwiGluBlock <= count; i += kSwiGluBlock) SwiGluBlock(gate + i, up + i);
+  for (; i < count; ++i) gate[i] = SwiGluOne(gate[i], up[i]);
+}
+
+void RunExpert(const KernelTable& table, const ExpertView& expert, const ActivationRows& rows,
+               float* out, size_t out_stride) {
+  const Method method = expert.down.method;
+  const int panels = expert.gate.num_panels();
+  const size_t num_rows = static_cast<size_t>(rows.rows);
+  const size_t width = static_cast<size_t>(panels) * kPanelWidth;
+  AlignedBuffer<float> gate, up, scales;
+  gate.Reserve(num_rows * width);
+  up.Reserve(num_rows * width);
+  Gemm(table, expert.gate, rows, 0, panels, gate.data(), width);
+  Gemm(table, expert.up, rows, 0, panels, up.data(), width);
+  SwiGlu(gate.data(), up.data(), num_rows * width);
+
+  AlignedBuffer<uint8_t> prepared;
+  ActivationRows inner;
+  inner.stride = PaddedRowBytes(method, expert.down.k);
+  inner.rows = rows.rows;
+  inner.data = prepared.Reserve(num_rows * inner.stride);
+  inner.scales = scales.Reserve(num_rows);
+  PrepareRows(method, gate.data(), width, rows.rows, expert.down.k, prepared.data(), scales.data());
+  Gemm(table, expert.down, inner, 0, expert.down.num_panels(), out, out_stride);
+}
+
+}  // namespace atelier

@@ -1,0 +1,91 @@
+#include "libs/kernels/kernel_table.h"
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "libs/base/check.h"
+
+namespace atelier {
+
+// Defined in gemm/<dtype>_<isa>.cc; only the table below names them.
+void Bf16Scalar(const MicroKernelArgs& args);
+void Int8Scalar(const MicroKernelArgs& args);
+
+namespace {
+
+bool Always(const CpuFeatures&) { return true; }
+bool HasAvx2(const CpuFeatures& features) { return features.avx2_fma; }
+bool HasAvx512(const CpuFeatures& features) { return features.avx512; }
+
+bool LevelSupported(CpuIsa level, const CpuFeatures& features) {
+  switch (level) {
+    case CpuIsa::kScalar:
+    case CpuIsa::kAuto:
+      return true;
+    case CpuIsa::kAvx2:
+      return HasAvx2(features);
+    case CpuIsa::kAvx512:
+      return HasAvx512(features);
+  }
+  return false;
+}
+
+const KernelEntry* Best(Method method, const CpuFeatures& features, CpuIsa cap) {
+  for (const KernelEntry& entry : KernelTable::Candidates()) {
+    if (entry.method == method && entry.level <= cap && entry.supported(features)) return &entry;
+  }
+  ATELIER_CHECK(false && "every method has a scalar kernel");
+  return nullptr;
+}
+
+absl::string_view MethodLabel(Method method) { return method == Method::kBF16 ? "BF16" : "INT8"; }
+
+}  // namespace
+
+const std::vector<KernelEntry>& KernelTable::Candidates() {
+  static const auto* const kCandidates = new std::vector<KernelEntry>{
+      {Method::kBF16, CpuIsa::kScalar, "scalar", Always, {Bf16Scalar}},
+      {Method::kINT8, CpuIsa::kScalar, "scalar", Always, {Int8Scalar}},
+  };
+  return *kCandidates;
+}
+
+absl::StatusOr<KernelTable> KernelTable::Select(const CpuFeatures& features, CpuIsa cap) {
+  if (!LevelSupported(cap, features)) {
+    const absl::string_view needs =
+        cap == CpuIsa::kAvx2 ? "AVX2, FMA and F16C" : "AVX-512 F, BW, VL and DQ";
+    return absl::FailedPreconditionError(
+        absl::StrCat("cpu-isa ", CpuIsaName(cap), " needs ", needs,
+                     ", which this CPU does not have or this kernel does not enable: use ",
+                     features.avx2_fma ? "avx2, " : "", "scalar or auto"));
+  }
+  KernelTable table;
+  table.bf16_ = Best(Method::kBF16, features, cap);
+  table.int8_ = Best(Method::kINT8, features, cap);
+  return table;
+}
+
+KernelTable KernelTable::ForEntry(const KernelEntry& entry) {
+  KernelTable table;
+  (entry.method == Method::kBF16 ? table.bf16_ : table.int8_) = &entry;
+  return table;
+}
+
+const KernelEntry& KernelTable::entry(Method method) const {
+  const KernelEntry* entry = method == Method::kBF16 ? bf16_ : int8_;
+  ATELIER_CHECK(entry != nullptr);
+  return *entry;
+}
+
+std::string CapabilitiesText(const CpuFeatures& features, const KernelTable& selected) {
+  std::string text = "method  isa           this CPU\n";
+  for (const KernelEntry& entry : KernelTable::Candidates()) {
+    const bool chosen = selected.isa(entry.method) == entry.isa;
+    const char* state = chosen ? "selected" : entry.supported(features) ? "yes" : "no";
+    absl::StrAppend(&text, MethodLabel(entry.method), "    ", entry.isa,
+                    std::string(14 - std::min<size_t>(13, std::string(entry.isa).size()), ' '),
+                    state, "\n");
+  }
+  return text;
+}
+
+}  // namespace atelier

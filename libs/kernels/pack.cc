@@ -1,0 +1,153 @@
+#include "libs/kernels/pack.h"
+
+#include <bit>
+#include <cstring>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "libs/base/check.h"
+#include "libs/base/checked_math.h"
+#include "libs/kernels/int8_codes.h"
+
+namespace atelier {
+namespace {
+
+constexpr size_t kGroupStride = static_cast<size_t>(kPanelWidth) * kGroupBytes;
+
+size_t ElementBytes(Method method) { return method == Method::kBF16 ? 2 : 1; }
+
+size_t PaddedRows(int n) { return RoundUp(static_cast<size_t>(n), size_t{kPanelWidth}); }
+
+size_t ScaleBytes(Method method, int n) {
+  return method == Method::kINT8 ? PaddedRows(n) * sizeof(float) : 0;
+}
+
+// Sources are read with memcpy: safetensors promises no alignment.
+template <typename Bits, typename Convert>
+void ReadRow(const uint8_t* at, int k, Convert convert, float* out) {
+  for (int i = 0; i < k; ++i) {
+    Bits bits;
+    std::memcpy(&bits, at + static_cast<size_t>(i) * sizeof(Bits), sizeof(Bits));
+    out[i] = convert(bits);
+  }
+}
+
+void ReadSourceRow(const WeightSource& source, int row, int k, float* out) {
+  const uint8_t* data = static_cast<const uint8_t*>(source.data);
+  const size_t offset = static_cast<size_t>(row) * source.row_stride;
+  switch (source.dtype) {
+    case DType::kBF16:
+      return ReadRow<uint16_t>(
+          data + offset * 2, k, [](uint16_t bits) { return ToFloat(BFloat16{bits}); }, out);
+    case DType::kF16:
+      return ReadRow<uint16_t>(data + offset * 2, k, Float16ToFloat, out);
+    case DType::kF32:
+      return ReadRow<uint32_t>(
+          data + offset * 4, k, [](uint32_t bits) { return std::bit_cast<float>(bits); }, out);
+    default:
+      ATELIER_CHECK(false && "PackMatrix reads BF16, F16 and F32");
+  }
+}
+
+// The row of a panel, contiguous and in the method's element type, before it is interleaved.
+class RowEncoder {
+ public:
+  RowEncoder(Method method, int k)
+      : method_(method),
+        k_(k),
+        values_(static_cast<size_t>(k)),
+        codes_(static_cast<size_t>(k)),
+        bytes_(PaddedRowBytes(method, k)) {}
+
+  // Returns the scale (1 for methods without).
+  float Encode(const WeightSource& source, int row) {
+    ReadSourceRow(source, row, k_, values_.data());
+    if (method_ == Method::kBF16) {
+      for (size_t i = 0; i < values_.size(); ++i) {
+        const BFloat16 value = ToBFloat16(values_[i]);
+        std::memcpy(bytes_.data() + i * sizeof(value), &value, sizeof(value));
+      }
+      return 1.0f;
+    }
+    const float scale = QuantizeInt8Row(values_.data(), k_, codes_.data());
+    for (size_t i = 0; i < codes_.size(); ++i) {
+      bytes_[i] = static_cast<uint8_t>(codes_[i] + kInt8WeightOffset);
+    }
+    std::memset(bytes_.data() + codes_.size(), kInt8WeightOffset, bytes_.size() - codes_.size());
+    return scale;
+  }
+
+  float EncodeZeros() {
+    std::memset(bytes_.data(), method_ == Method::kINT8 ? kInt8WeightOffset : 0, bytes_.size());
+    return 0.0f;
+  }
+
+  const std::vector<uint8_t>& bytes() const { return bytes_; }
+
+ private:
+  Method method_;
+  int k_;
+  std::vector<float> values_;
+  std::vector<int8_t> codes_;
+  std::vector<uint8_t> bytes_;
+};
+
+}  // namespace
+
+absl::Status ValidatePackedShape(Method method, int n, int k) {
+  if (n >= 0 && k >= 1 && k <= kMaxPackedK) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(
+      "weight matrix [", n, ", ", k, "]: the ", method == Method::kBF16 ? "BF16" : "INT8",
+      " kernels take n >= 0 and 1 <= k <= ", kMaxPackedK));
+}
+
+size_t PaddedRowBytes(Method method, int k) {
+  return RoundUp(static_cast<size_t>(k) * ElementBytes(method), size_t{kRowAlignBytes});
+}
+
+size_t PanelBytes(Method method, int k) { return kPanelWidth * PaddedRowBytes(method, k); }
+
+size_t PackedDataBytes(Method method, int n, int k) {
+  return PaddedRows(n) * PaddedRowBytes(method, k);
+}
+
+size_t PackedMatrixBytes(Method method, int n, int k) {
+  return PackedDataBytes(method, n, k) + ScaleBytes(method, n);
+}
+
+PackedMatrix PackedMatrixAt(Method method, int n, int k, const uint8_t* block) {
+  PackedMatrix matrix;
+  matrix.method = method;
+  matrix.n = n;
+  matrix.k = k;
+  matrix.data = block;
+  if (method == Method::kINT8) {
+    matrix.row_scales = reinterpret_cast<const float*>(block + PackedDataBytes(method, n, k));
+  }
+  return matrix;
+}
+
+void PackMatrix(const WeightSource& source, Method method, int n, int k, int panel_begin,
+                int panel_end, uint8_t* block) {
+  ATELIER_CHECK(ValidatePackedShape(method, n, k).ok());
+  const size_t panel_bytes = PanelBytes(method, k);
+  float* scales = method == Method::kINT8
+                      ? reinterpret_cast<float*>(block + PackedDataBytes(method, n, k))
+                      : nullptr;
+  RowEncoder encoder(method, k);
+  for (int panel = panel_begin; panel < panel_end; ++panel) {
+    for (int column = 0; column < kPanelWidth; ++column) {
+      const int row = panel * kPanelWidth + column;
+      const float scale = row < n ? encoder.Encode(source, row) : encoder.EncodeZeros();
+      if (scales != nullptr) scales[row] = scale;
+      uint8_t* to = block + static_cast<size_t>(panel) * panel_bytes +
+                    static_cast<size_t>(column) * kGroupBytes;
+      const std::vector<uint8_t>& bytes = encoder.bytes();
+      for (size_t from = 0; from < bytes.size(); from += kGroupBytes, to += kGroupStride) {
+        std::memcpy(to, bytes.data() + from, kGroupBytes);
+      }
+    }
+  }
+}
+
+}  // namespace atelier
