@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstddef>
+#include <optional>
 
 #include "absl/strings/string_view.h"
 
@@ -25,6 +26,7 @@ enum class DType {
 
 size_t DTypeBytes(DType dtype);
 absl::string_view DTypeName(DType dtype);  // the safetensors spelling: "BF16", "F32", …
+std::optional<DType> ParseDType(absl::string_view name);  // inverse of DTypeName; exact case
 
 // How experts are kept in memory and computed.
 enum class Method { kBF16, kINT8 };

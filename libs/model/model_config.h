@@ -18,48 +18,54 @@ enum class RouterScoring {
 // Grouped-query attention with rotary embedding of the first rotary_dim dims of every head
 // (half-split pairs).
 struct AttentionConfig {
-  int num_heads = 0;
-  int num_kv_heads = 0;
-  int head_dim = 0;
-  int rotary_dim = 0;  // even, <= head_dim
-  double rope_theta = 1e4;
-  bool qk_norm = false;  // RMSNorm over head_dim of every q and k head, before the rotation
+  int num_heads = 0;      // of queries; a multiple of num_kv_heads
+  int num_kv_heads = 0;   // query head h reads key/value head h / (num_heads / num_kv_heads)
+  int head_dim = 0;       // num_heads * head_dim need not equal hidden_size
+  int rotary_dim = 0;     // even, 2 .. head_dim
+  double rope_theta = 0;  // >= 1; frequency i is theta^(-2i / rotary_dim)
+  bool qk_norm = false;   // RMSNorm over head_dim of every q and k head, before the rotation
   bool qkv_bias = false;
   bool output_bias = false;
 };
 
 // The mixture of experts of the layers where ModelConfig::is_moe_layer is true.
 struct MoeConfig {
-  int num_experts = 0;        // E
-  int top_k = 0;              // k
+  int num_experts = 0;        // E, routed ones
+  int top_k = 0;              // k, 1 .. E
   int intermediate_size = 0;  // I of one routed expert
   RouterScoring scoring = RouterScoring::kSoftmax;
-  bool normalize_weights = true;
-  double normalize_epsilon = 0.0;  // added to the sum of the chosen scores
-  double routed_scaling_factor = 1.0;
-  bool correction_bias = false;
-  int num_groups = 1;                // experts fall into equal consecutive groups …
-  int top_k_groups = 1;              // … of which only the best may be chosen from
-  int shared_intermediate_size = 0;  // width of the always-active expert; 0 = none
+  bool normalize_weights = true;       // divide the chosen scores by their sum …
+  double normalize_epsilon = 0.0;      // … plus this
+  double routed_scaling_factor = 1.0;  // of the routed experts' weights, after that; > 0
+  bool correction_bias = false;        // the router has one; it takes part in the choice only
+  int num_groups = 1;                  // experts fall into equal consecutive groups …
+  int top_k_groups = 1;                // … of which only the best may be chosen from; the groups'
+                                       // experts suffice for k. 1 and 1 = no groups
+  int shared_intermediate_size = 0;    // width of the always-active expert; 0 = none
 };
 
 // Everything the code needs to know of a model, by properties: nothing branches on a family's name.
+// No matrix (2I x H of gate and up together included) has more than 2^31 - 1 elements.
 struct ModelConfig {
   std::string model_type;                  // as in config.json, for display and for gateways
   std::vector<std::string> architectures;  // likewise
+  std::string dtype;                       // likewise ("bfloat16"; empty = not said): every
+                                           // tensor says its own
   int hidden_size = 0;                     // H
   int num_layers = 0;  // decoder layers that are computed (multi-token-prediction layers are not)
-  int vocab_size = 0;
-  int max_position_embeddings = 0;
-  int dense_intermediate_size = 0;  // of layers without experts
-  double rms_norm_eps = 1e-6;
-  bool tie_word_embeddings = false;
+  int vocab_size = 0;  // rows of the embedding; may exceed what the tokenizer knows
+  int max_position_embeddings = 0;   // longest sequence, in tokens
+  int dense_intermediate_size = 0;   // of layers without experts; 0 if there is no such layer
+  double rms_norm_eps = 1e-6;        // of every norm, those of q and k too
+  bool tie_word_embeddings = false;  // true: the embedding is also the output matrix
   AttentionConfig attention;
   MoeConfig moe;
-  std::vector<bool> is_moe_layer;      // [num_layers]
-  std::vector<int64_t> eos_token_ids;  // union of config.json and generation_config.json
-  int64_t bos_token_id = -1;           // -1 = none
-  int64_t pad_token_id = -1;
+  std::vector<bool> is_moe_layer;  // [num_layers]
+  // Union of config.json and generation_config.json, in that order, without repeats. Never
+  // negative; an id beyond the vocabulary simply never occurs.
+  std::vector<int64_t> eos_token_ids;
+  int64_t bos_token_id = -1;  // -1 = none
+  int64_t pad_token_id = -1;  // -1 = none
 
   int num_moe_layers() const;
   // Checks every field's range and their agreement. The message names field and value.

@@ -19,7 +19,8 @@ struct ShardSpec {
   friend bool operator==(const ShardSpec&, const ShardSpec&) = default;
 };
 
-// For messages: "layers 1-29, experts 0-16, slice 0/2".
+// For messages, with both ends included: "layers 1-29, experts 0-15, slice 0/2"; no layers = "all
+// layers".
 std::string ShardName(const ShardSpec& shard);
 
 // Half-open range of columns of the intermediate dimension.

@@ -1,0 +1,35 @@
+#pragma once
+
+#include <string>
+
+#include "absl/strings/string_view.h"
+#include "libs/model/model_config.h"
+
+namespace atelier {
+
+// What config.json leaves unsaid about the models of one model_type, because their reference code
+// has it built in, and the defaults of the keys that it may leave out.
+struct Architecture {
+  absl::string_view model_type;
+
+  // Built in.
+  RouterScoring scoring = RouterScoring::kSoftmax;
+  bool correction_bias = false;       // the router has a bias that takes part in the choice only
+  double normalize_epsilon = 0.0;     // added to the sum that weights are divided by
+  bool output_bias_with_qkv = false;  // attention_bias covers o_proj too, not q, k and v only
+  bool always_qk_norm = false;        // otherwise the key use_qk_norm decides (absent = no)
+
+  // Defaults.
+  bool normalize_weights = true;       // norm_topk_prob
+  double partial_rotary_factor = 1.0;  // partial_rotary_factor
+  int first_dense_layers = 0;          // first_k_dense_replace
+  int num_shared_experts = 0;          // n_shared_experts
+};
+
+// nullptr for a model_type that this build does not know.
+const Architecture* FindArchitecture(absl::string_view model_type);
+
+// "glm4_moe, qwen3_moe": for messages.
+std::string KnownModelTypes();
+
+}  // namespace atelier

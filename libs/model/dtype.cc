@@ -1,0 +1,45 @@
+#include "libs/model/dtype.h"
+
+#include <iterator>
+
+#include "libs/base/check.h"
+
+namespace atelier {
+namespace {
+
+struct DTypeRow {
+  DType dtype;
+  absl::string_view name;
+  size_t bytes;
+};
+
+constexpr DTypeRow kDTypes[] = {
+    {DType::kBF16, "BF16", 2},      {DType::kF16, "F16", 2},        {DType::kF32, "F32", 4},
+    {DType::kF64, "F64", 8},        {DType::kF8E4M3, "F8_E4M3", 1}, {DType::kF8E5M2, "F8_E5M2", 1},
+    {DType::kF8E8M0, "F8_E8M0", 1}, {DType::kI8, "I8", 1},          {DType::kU8, "U8", 1},
+    {DType::kI16, "I16", 2},        {DType::kI32, "I32", 4},        {DType::kI64, "I64", 8},
+    {DType::kBool, "BOOL", 1},
+};
+
+const DTypeRow& RowOf(DType dtype) {
+  const size_t index = static_cast<size_t>(dtype);
+  ATELIER_CHECK(index < std::size(kDTypes) && kDTypes[index].dtype == dtype);
+  return kDTypes[index];
+}
+
+}  // namespace
+
+size_t DTypeBytes(DType dtype) { return RowOf(dtype).bytes; }
+
+absl::string_view DTypeName(DType dtype) { return RowOf(dtype).name; }
+
+std::optional<DType> ParseDType(absl::string_view name) {
+  for (const DTypeRow& row : kDTypes) {
+    if (row.name == name) return row.dtype;
+  }
+  return std::nullopt;
+}
+
+absl::string_view MethodName(Method method) { return method == Method::kBF16 ? "BF16" : "INT8"; }
+
+}  // namespace atelier

@@ -1,0 +1,100 @@
+#include "libs/model/shard.h"
+
+#include <algorithm>
+#include <optional>
+#include <utility>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "libs/base/checked_math.h"
+
+namespace atelier {
+namespace {
+
+// Digits only: SimpleAtoi alone would take signs and blanks.
+std::optional<int> ParseCount(absl::string_view text) {
+  const bool digits = !text.empty() && std::all_of(text.begin(), text.end(), [](char c) {
+    return absl::ascii_isdigit(static_cast<unsigned char>(c));
+  });
+  int value = 0;
+  if (!digits || !absl::SimpleAtoi(text, &value)) return std::nullopt;
+  return value;
+}
+
+std::optional<std::pair<int, int>> ParsePair(absl::string_view text, char separator) {
+  const std::vector<absl::string_view> parts = absl::StrSplit(text, separator);
+  if (parts.size() != 2) return std::nullopt;
+  const std::optional<int> first = ParseCount(parts[0]);
+  const std::optional<int> second = ParseCount(parts[1]);
+  if (!first.has_value() || !second.has_value()) return std::nullopt;
+  return std::pair(*first, *second);
+}
+
+// "1-3,5" for {1, 2, 3, 5}.
+std::string LayerRanges(const std::vector<int>& layers) {
+  std::string text;
+  for (size_t begin = 0, end = 0; begin < layers.size(); begin = end) {
+    end = begin + 1;
+    while (end < layers.size() && layers[end] == layers[end - 1] + 1) ++end;
+    absl::StrAppend(&text, text.empty() ? "" : ",", layers[begin]);
+    if (end - begin > 1) absl::StrAppend(&text, "-", layers[end - 1]);
+  }
+  return text;
+}
+
+}  // namespace
+
+std::string ShardName(const ShardSpec& shard) {
+  return absl::StrCat(
+      shard.layers.empty() ? "all layers" : absl::StrCat("layers ", LayerRanges(shard.layers)),
+      ", experts ", shard.expert_begin, "-", shard.expert_end - 1, ", slice ", shard.slice_index,
+      "/", shard.slice_count);
+}
+
+absl::StatusOr<IntermediateRange> SliceRange(int intermediate_size, int slice_index,
+                                             int slice_count) {
+  if (intermediate_size < 1) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("intermediate_size=", intermediate_size, " must be positive"));
+  }
+  if (slice_index < 0 || slice_index >= slice_count) {
+    return absl::InvalidArgumentError(absl::StrCat("slice ", slice_index, "/", slice_count,
+                                                   ": the index must be from 0 to count - 1"));
+  }
+  const int granules = (intermediate_size - 1) / kSliceGranule + 1;
+  if (slice_count > granules) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("slice ", slice_index, "/", slice_count,
+                     ": intermediate_size=", intermediate_size, " has only ", granules,
+                     " granules of ", kSliceGranule, ", so at most ", granules, " slices"));
+  }
+  const int smaller = granules / slice_count;
+  const int num_larger = granules % slice_count;
+  const int64_t begin = int64_t{slice_index} * smaller + std::min(slice_index, num_larger);
+  const int64_t end = begin + smaller + (slice_index < num_larger ? 1 : 0);
+  return IntermediateRange{
+      static_cast<int>(begin * kSliceGranule),
+      static_cast<int>(std::min<int64_t>(end * kSliceGranule, intermediate_size))};
+}
+
+absl::StatusOr<SliceSpec> ParseSlice(absl::string_view text) {
+  const std::optional<std::pair<int, int>> pair = ParsePair(text, '/');
+  if (!pair.has_value() || pair->first >= pair->second) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("slice \"", text, "\" must be i/n with 0 <= i < n, for example 0/2"));
+  }
+  return SliceSpec{pair->first, pair->second};
+}
+
+absl::StatusOr<ExpertRange> ParseExpertRange(absl::string_view text) {
+  const std::optional<std::pair<int, int>> pair = ParsePair(text, '-');
+  if (!pair.has_value() || pair->first > pair->second || pair->second == INT32_MAX) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "experts \"", text, "\" must be a-b with a <= b, both included, for example 0-15"));
+  }
+  return ExpertRange{pair->first, pair->second + 1};
+}
+
+}  // namespace atelier
