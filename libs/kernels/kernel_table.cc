@@ -7,7 +7,13 @@
 namespace atelier {
 
 // Defined in gemm/<dtype>_<isa>.cc; only the table below names them.
+void Bf16Avx512Bf16(const MicroKernelArgs& args);
+void Bf16Avx512(const MicroKernelArgs& args);
+void Bf16Avx2(const MicroKernelArgs& args);
 void Bf16Scalar(const MicroKernelArgs& args);
+void Int8Avx512Vnni(const MicroKernelArgs& args);
+void Int8Avx512(const MicroKernelArgs& args);
+void Int8Avx2(const MicroKernelArgs& args);
 void Int8Scalar(const MicroKernelArgs& args);
 
 namespace {
@@ -15,6 +21,8 @@ namespace {
 bool Always(const CpuFeatures&) { return true; }
 bool HasAvx2(const CpuFeatures& features) { return features.avx2_fma; }
 bool HasAvx512(const CpuFeatures& features) { return features.avx512; }
+bool HasAvx512Bf16(const CpuFeatures& features) { return features.avx512_bf16; }
+bool HasAvx512Vnni(const CpuFeatures& features) { return features.avx512_vnni; }
 
 bool LevelSupported(CpuIsa level, const CpuFeatures& features) {
   switch (level) {
@@ -43,7 +51,13 @@ absl::string_view MethodLabel(Method method) { return method == Method::kBF16 ? 
 
 const std::vector<KernelEntry>& KernelTable::Candidates() {
   static const auto* const kCandidates = new std::vector<KernelEntry>{
+      {Method::kBF16, CpuIsa::kAvx512, "avx512bf16", HasAvx512Bf16, {Bf16Avx512Bf16}},
+      {Method::kBF16, CpuIsa::kAvx512, "avx512", HasAvx512, {Bf16Avx512}},
+      {Method::kBF16, CpuIsa::kAvx2, "avx2", HasAvx2, {Bf16Avx2}},
       {Method::kBF16, CpuIsa::kScalar, "scalar", Always, {Bf16Scalar}},
+      {Method::kINT8, CpuIsa::kAvx512, "avx512vnni", HasAvx512Vnni, {Int8Avx512Vnni}},
+      {Method::kINT8, CpuIsa::kAvx512, "avx512", HasAvx512, {Int8Avx512}},
+      {Method::kINT8, CpuIsa::kAvx2, "avx2", HasAvx2, {Int8Avx2}},
       {Method::kINT8, CpuIsa::kScalar, "scalar", Always, {Int8Scalar}},
   };
   return *kCandidates;

@@ -1,0 +1,24 @@
+#pragma once
+
+#include <immintrin.h>
+
+#include <cstddef>
+#include <cstdint>
+
+#include "libs/kernels/gemm/panel_loop-inl.h"
+
+// The last step of the AVX-512 int8 kernels. In an anonymous namespace, as panel_loop-inl.h.
+
+namespace atelier {
+namespace {
+
+// (sum * activation scale) * weight scale: the order of operations of every int8 kernel.
+inline void StoreScaled(const TileArgs& tile, size_t row, __m512i sums) {
+  const __m512 scaled =
+      _mm512_mul_ps(_mm512_cvtepi32_ps(sums), _mm512_set1_ps(tile.activation_scales[row]));
+  const __m512 row_scales = _mm512_loadu_ps(tile.row_scales);
+  _mm512_storeu_ps(tile.out + row * tile.out_stride, _mm512_mul_ps(scaled, row_scales));
+}
+
+}  // namespace
+}  // namespace atelier
