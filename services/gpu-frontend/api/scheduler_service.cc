@@ -1,0 +1,194 @@
+#include "services/gpu-frontend/api/scheduler_service.h"
+
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include "libs/base/status_macros.h"
+#include "services/gpu-frontend/api/grpc_status.h"
+#include "services/gpu-frontend/api/info_mapping.h"
+#include "services/gpu-frontend/api/request_mapping.h"
+
+namespace atelier {
+namespace {
+
+namespace wire = ::sglang::grpc::scheduler;
+namespace common = ::smg::grpc::common;
+
+constexpr size_t kTokenizerChunkBytes = size_t{64} << 10;
+
+// Sends an archive in pieces; `archive` is the backend's and outlives the call.
+class TokenizerStream final : public grpc::ServerWriteReactor<common::GetTokenizerChunk> {
+ public:
+  TokenizerStream(const absl::StatusOr<TokenizerArchive>& archive, CallCounter& calls)
+      : archive_(archive), calls_(calls) {
+    calls_.Enter();
+    if (archive_.ok()) {
+      WriteNext();
+    } else {
+      Finish(ToGrpcStatus(archive_.status()));
+    }
+  }
+
+  void OnWriteDone(bool ok) override {
+    if (!ok) return Finish(grpc::Status::CANCELLED);
+    if (sent_ == archive_->zip.size()) return Finish(grpc::Status::OK);
+    WriteNext();
+  }
+  void OnDone() override {
+    calls_.Leave();
+    delete this;
+  }
+
+ private:
+  void WriteNext() {
+    const size_t count = std::min(kTokenizerChunkBytes, archive_->zip.size() - sent_);
+    chunk_.set_data(archive_->zip.data() + sent_, count);
+    sent_ += count;
+    if (sent_ == archive_->zip.size()) chunk_.set_sha256(archive_->sha256);
+    StartWrite(&chunk_);
+  }
+
+  const absl::StatusOr<TokenizerArchive>& archive_;
+  CallCounter& calls_;
+  common::GetTokenizerChunk chunk_;
+  size_t sent_ = 0;
+};
+
+absl::StatusOr<MappedRequest> Map(const wire::GenerateRequest& request, const ServedModel& model,
+                                  int stream_interval) {
+  RequestLimits limits;
+  limits.max_context = model.max_context;
+  limits.bos_token_id = model.config.bos_token_id;
+  limits.stream_interval = stream_interval;
+  return MapGenerateRequest(request, limits);
+}
+
+}  // namespace
+
+SchedulerService::SchedulerService(int stream_interval, Clock& clock, const Logger& logger)
+    : stream_interval_(stream_interval), clock_(clock), logger_(logger), started_(clock.Now()) {}
+
+void SchedulerService::Serve(ApiBackend backend) {
+  backend_ = std::make_unique<const ApiBackend>(std::move(backend));
+  state_.store(State::kServing, std::memory_order_release);
+}
+
+void SchedulerService::Drain() {
+  State serving = State::kServing;
+  // Before Serve there is nothing to drain, and no backend that kDraining would promise.
+  state_.compare_exchange_strong(serving, State::kDraining);
+}
+
+absl::StatusOr<const ApiBackend*> SchedulerService::Backend() const {
+  if (state_.load(std::memory_order_acquire) == State::kLoading) {
+    return absl::UnavailableError("the model is still loading");
+  }
+  return backend_.get();
+}
+
+template <typename Fill>
+grpc::ServerUnaryReactor* SchedulerService::Answer(grpc::CallbackServerContext* context,
+                                                   Fill fill) {
+  const absl::StatusOr<const ApiBackend*> backend = Backend();
+  if (backend.ok()) fill(**backend);
+  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+  reactor->Finish(ToGrpcStatus(backend.status()));
+  return reactor;
+}
+
+void SchedulerService::LogRequest(const grpc::CallbackServerContext& context,
+                                  const MappedRequest& mapped) const {
+  const auto trace = context.client_metadata().find("traceparent");
+  const std::string parent = trace == context.client_metadata().end()
+                                 ? std::string("-")
+                                 : std::string(trace->second.data(), trace->second.size());
+  logger_.Debug(
+      "request",
+      {Kv("id", mapped.request.id), Kv("prompt_tokens", mapped.request.prompt.size()),
+       Kv("n", mapped.request.sampling.n), Kv("stream", mapped.stream), Kv("traceparent", parent)});
+}
+
+grpc::ServerWriteReactor<wire::GenerateResponse>* SchedulerService::Generate(
+    grpc::CallbackServerContext* context, const wire::GenerateRequest* request) {
+  const absl::StatusOr<const ApiBackend*> backend = Backend();
+  if (!backend.ok()) return GenerateStream::Refuse(backend.status(), nullptr, calls_);
+  last_request_unix_nanos_.store(absl::ToUnixNanos(clock_.Now()), std::memory_order_relaxed);
+  const ApiBackend& serving = **backend;
+  absl::StatusOr<MappedRequest> mapped = Map(*request, serving.model, stream_interval_);
+  if (!mapped.ok()) {
+    logger_.Debug("request_refused",
+                  {Kv("id", request->request_id()), Kv("reason", mapped.status().message())});
+    return GenerateStream::Refuse(mapped.status(), serving.engine, calls_);
+  }
+  LogRequest(*context, *mapped);
+  return GenerateStream::Start(*std::move(mapped), *serving.engine, calls_);
+}
+
+grpc::ServerUnaryReactor* SchedulerService::Abort(grpc::CallbackServerContext* context,
+                                                  const wire::AbortRequest* request,
+                                                  wire::AbortResponse* response) {
+  return Answer(context, [&](const ApiBackend& backend) {
+    const bool found = backend.engine->Abort(request->request_id());
+    response->set_success(found);
+    response->set_message(found ? "aborted" : "no request with this id is in flight");
+  });
+}
+
+grpc::ServerUnaryReactor* SchedulerService::HealthCheck(grpc::CallbackServerContext* context,
+                                                        const wire::HealthCheckRequest*,
+                                                        wire::HealthCheckResponse* response) {
+  return Answer(context, [&](const ApiBackend&) {
+    const bool serving = state_.load(std::memory_order_relaxed) == State::kServing;
+    response->set_healthy(serving);
+    response->set_message(serving ? "serving" : "draining");
+  });
+}
+
+grpc::ServerUnaryReactor* SchedulerService::GetModelInfo(grpc::CallbackServerContext* context,
+                                                         const wire::GetModelInfoRequest*,
+                                                         wire::GetModelInfoResponse* response) {
+  return Answer(context,
+                [&](const ApiBackend& backend) { FillModelInfo(backend.model, response); });
+}
+
+grpc::ServerUnaryReactor* SchedulerService::GetServerInfo(grpc::CallbackServerContext* context,
+                                                          const wire::GetServerInfoRequest*,
+                                                          wire::GetServerInfoResponse* response) {
+  return Answer(context, [&](const ApiBackend& backend) {
+    const int64_t last = last_request_unix_nanos_.load(std::memory_order_relaxed);
+    ServerTimes times;
+    times.now = clock_.Now();
+    times.started = started_;
+    times.last_request = last == 0 ? absl::InfinitePast() : absl::FromUnixNanos(last);
+    FillServerInfo(backend.model, backend.engine->Load(), times, response);
+  });
+}
+
+grpc::ServerUnaryReactor* SchedulerService::GetLoads(grpc::CallbackServerContext* context,
+                                                     const wire::GetLoadsRequest*,
+                                                     wire::GetLoadsResponse* response) {
+  return Answer(context, [&](const ApiBackend& backend) {
+    FillLoads(backend.model, backend.engine->Load(), clock_.Now(), response);
+  });
+}
+
+grpc::ServerUnaryReactor* SchedulerService::FlushCache(grpc::CallbackServerContext* context,
+                                                       const common::FlushCacheRequest*,
+                                                       common::FlushCacheResponse* response) {
+  return Answer(context, [&](const ApiBackend& backend) {
+    const bool flushed = backend.engine->FlushCache();
+    response->set_success(flushed);
+    response->set_message(flushed ? "prefix cache emptied" : "requests are running; try again");
+  });
+}
+
+grpc::ServerWriteReactor<common::GetTokenizerChunk>* SchedulerService::GetTokenizer(
+    grpc::CallbackServerContext*, const common::GetTokenizerRequest*) {
+  static const absl::StatusOr<TokenizerArchive> kLoading =
+      absl::UnavailableError("the model is still loading");
+  const absl::StatusOr<const ApiBackend*> backend = Backend();
+  return new TokenizerStream(backend.ok() ? (*backend)->tokenizer : kLoading, calls_);
+}
+
+}  // namespace atelier

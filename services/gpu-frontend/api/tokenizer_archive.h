@@ -1,0 +1,21 @@
+#pragma once
+
+#include <string>
+
+#include "absl/status/statusor.h"
+
+namespace atelier {
+
+// A model's tokenizer files as one zip, for gateways that do not share our file system. A plain
+// value; the same files give the same bytes.
+struct TokenizerArchive {
+  std::string zip;     // entries are stored, not compressed
+  std::string sha256;  // lower-case hex, of `zip`
+};
+
+// Packs the tokenizer files that lie directly in `directory` (tokenizer.json, vocabularies, chat
+// templates, config.json, generation_config.json …). NOT_FOUND when there is no tokenizer among
+// them; RESOURCE_EXHAUSTED, with the size, beyond what the gateway accepts (50 files, 200 MiB).
+absl::StatusOr<TokenizerArchive> PackTokenizer(const std::string& directory);
+
+}  // namespace atelier
