@@ -22,7 +22,8 @@ struct EngineOptions {
   bool prefix_cache = true;        // reuse KV blocks of equal prompt prefixes
   int max_new_tokens_default = 0;  // 0 = the room left in the context
   std::vector<int32_t> eos_token_ids;
-  uint64_t seed = 0;  // seeds requests that bring none
+  uint64_t seed = 0;           // seeds requests that bring none
+  int64_t kv_cache_bytes = 0;  // of the runner's blocks; only reported by Load()
 
   absl::Status Validate() const;
 };
