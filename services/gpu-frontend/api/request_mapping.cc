@@ -91,7 +91,7 @@ absl::StatusOr<std::vector<int32_t>> MapTokenIds(
 }
 
 absl::StatusOr<std::vector<int32_t>> MapPrompt(const wire::GenerateRequest& request,
-                                               const RequestLimits& limits) {
+                                               const MappingLimits& limits) {
   if (request.tokenized().input_ids_size() > 0) {
     return MapTokenIds("tokenized.input_ids", request.tokenized().input_ids());
   }
@@ -159,7 +159,7 @@ absl::StatusOr<LogprobOptions> MapLogprobs(const wire::GenerateRequest& request)
 
 // Log probabilities of a whole answer travel in one message unless it is streamed, those of the
 // prompt always: bounds them before any work is done.
-absl::Status FitLogprobs(const RequestLimits& limits, MappedRequest* mapped) {
+absl::Status FitLogprobs(const MappingLimits& limits, MappedRequest* mapped) {
   const LogprobOptions& logprobs = mapped->request.logprobs;
   if (!logprobs.enabled) return absl::OkStatus();
   const size_t per_token = LogprobBytes(static_cast<size_t>(logprobs.top));
@@ -194,7 +194,7 @@ absl::Status FitLogprobs(const RequestLimits& limits, MappedRequest* mapped) {
 }  // namespace
 
 absl::StatusOr<MappedRequest> MapGenerateRequest(const wire::GenerateRequest& request,
-                                                 const RequestLimits& limits) {
+                                                 const MappingLimits& limits) {
   if (request.request_id().empty()) {
     return Invalid("request_id is empty: give every request an id of its own");
   }

@@ -16,7 +16,7 @@ inline constexpr size_t kMaxResponseBytes = (size_t{4} << 20) - (size_t{64} << 1
 constexpr size_t LogprobBytes(size_t top) { return 40 + 10 * top; }
 
 // What mapping must know of the model.
-struct RequestLimits {
+struct MappingLimits {
   int max_context = 0;
   int64_t bos_token_id = -1;  // -1 = none
   int stream_interval = 1;    // of requests that bring none
@@ -36,6 +36,6 @@ struct MappedRequest {
 // and for numbers that do not fit. Ranges of sampling options are the engine's to check. Strings in
 // `stop` are ignored: the gateway, which has the tokenizer, ends the text there.
 absl::StatusOr<MappedRequest> MapGenerateRequest(
-    const sglang::grpc::scheduler::GenerateRequest& wire, const RequestLimits& limits);
+    const sglang::grpc::scheduler::GenerateRequest& wire, const MappingLimits& limits);
 
 }  // namespace atelier

@@ -26,8 +26,8 @@ wire::GenerateRequest MinimalRequest() {
   return request;
 }
 
-RequestLimits Limits() {
-  RequestLimits limits;
+MappingLimits Limits() {
+  MappingLimits limits;
   limits.max_context = 4096;
   limits.bos_token_id = 1;
   return limits;
@@ -150,7 +150,7 @@ TEST(RequestMapping, EmptyPromptStartsFromTheBeginningOfSequence) {
   request.mutable_tokenized();
   ATELIER_ASSERT_OK_AND_ASSIGN(const MappedRequest mapped, MapGenerateRequest(request, Limits()));
   EXPECT_THAT(mapped.request.prompt, ElementsAre(1));
-  RequestLimits no_bos = Limits();
+  MappingLimits no_bos = Limits();
   no_bos.bos_token_id = -1;
   EXPECT_THAT(MapGenerateRequest(request, no_bos),
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("input_ids is empty")));
@@ -171,7 +171,7 @@ TEST(RequestMapping, LogprobsOfThePromptOnlyWhenAsked) {
 }
 
 TEST(RequestMapping, LogprobsThatCannotFitOneResponseAreRefusedOrBounded) {
-  RequestLimits limits = Limits();
+  MappingLimits limits = Limits();
   limits.max_response_bytes = 100 * LogprobBytes(2);
   wire::GenerateRequest request = MinimalRequest();
   request.set_return_logprob(true);

@@ -57,7 +57,7 @@ class TokenizerStream final : public grpc::ServerWriteReactor<common::GetTokeniz
 
 absl::StatusOr<MappedRequest> Map(const wire::GenerateRequest& request, const ServedModel& model,
                                   int stream_interval) {
-  RequestLimits limits;
+  MappingLimits limits;
   limits.max_context = model.max_context;
   limits.bos_token_id = model.config.bos_token_id;
   limits.stream_interval = stream_interval;

@@ -1,0 +1,138 @@
+#include "services/gpu-frontend/flags.h"
+
+#include <limits>
+
+namespace atelier {
+namespace {
+
+constexpr int64_t kMaxInt = std::numeric_limits<int>::max();
+
+constexpr char kUsage[] =
+    "usage: gpu-frontend --model-path=FOLDER --workers=ADDRESS,... [flags]\n"
+    "\n"
+    "Runs everything of a mixture-of-experts model but its routed experts, which it asks expert\n"
+    "workers for, and serves it to Shepherd Model Gateway, which adds the OpenAI API:\n"
+    "\n"
+    "  expert-worker --model-path=/models/m --listen=127.0.0.1:7070\n"
+    "  gpu-frontend --model-path=/models/m --workers=127.0.0.1:7070\n"
+    "  smg launch --worker-urls grpc://127.0.0.1:20000 --port 30000\n"
+    "\n"
+    "exit status: 0 stopped by a signal; 1 could not start (with the reason); 2 bad flags.";
+
+FlagSection ModelFlags(FrontendOptions* o) {
+  return {
+      "Model",
+      {StringFlag("model-path", "FOLDER",
+                  "Checkpoint in the Hugging Face layout: config.json and safetensors; the same "
+                  "one that the workers read. Required.",
+                  &o->model_path),
+       StringFlag("served-model-name", "NAME",
+                  "The model's id in the OpenAI API. Default: the folder's name.",
+                  &o->served_model_name),
+       StringFlag("tokenizer-path", "FOLDER",
+                  "Where the tokenizer files lie; the gateway reads them there, or fetches "
+                  "them from this process. Default: --model-path.",
+                  &o->tokenizer_path),
+       StringFlag("advertised-path", "PATH",
+                  "Told to the gateway instead of --tokenizer-path and --model-path. Give / "
+                  "when the gateway runs on another machine: it then fetches the tokenizer "
+                  "from here at once instead of asking a model hub first.",
+                  &o->advertised_path),
+       IntFlag("context-length",
+               "Tokens of prompt and answer together. 0 = what the model was made for.",
+               {0, kMaxInt}, &o->context_length)}};
+}
+
+FlagSection NetworkFlags(FrontendOptions* o) {
+  return {
+      "Network",
+      {StringFlag("host", "ADDRESS", "Where the gateway reaches this process (gRPC).", &o->host),
+       IntFlag("port", "Its port; 0 = any free one, see --ready-file.", {0, 65535}, &o->port),
+       SwitchFlag("insecure",
+                  "Allows a --host that other machines reach. The gateway knows neither TLS nor "
+                  "tokens towards engines, so only for networks you trust.",
+                  &o->insecure),
+       StringFlag("metrics-address", "HOST:PORT",
+                  "HTTP for Prometheus (/metrics) and probes (/healthz, /readyz); port 0 = any "
+                  "free one.",
+                  &o->metrics_address),
+       StringFlag("ready-file", "PATH",
+                  "Written once requests are served, with lines listen=HOST:PORT and "
+                  "metrics=HOST:PORT.",
+                  &o->ready_file)}};
+}
+
+FlagSection WorkerFlags(FrontendOptions* o) {
+  return {"Expert workers",
+          {ListFlag("workers", "ADDRESS,...",
+                    "The workers that hold the experts, together all of them: HOST:PORT, [V6]:PORT "
+                    "or unix:/PATH. Required.",
+                    &o->workers),
+           DurationFlag("worker-timeout",
+                        "How long one layer's call may take before the requests in it fail.",
+                        &o->worker_timeout),
+           DurationFlag("connect-timeout",
+                        "How long to wait at start until every expert is held by some worker.",
+                        &o->connect_timeout)}};
+}
+
+FlagSection ComputeFlags(FrontendOptions* o) {
+  return {"Compute",
+          {ChoiceFlag("device", {"cpu", "cuda"}, "Where attention and the rest run.", &o->device),
+           IntFlag("threads", "CPU threads. 0 = the CPUs this process may use.", {0, 4096},
+                   &o->threads),
+           StringFlag("cpu-isa", "NAME",
+                      "Caps the instruction set of the CPU kernels; a name that this machine does "
+                      "not have is refused with the list of those it has.",
+                      &o->cpu_isa)}};
+}
+
+FlagSection SchedulingFlags(FrontendOptions* o) {
+  return {"Scheduling and memory",
+          {IntFlag("max-running-requests", "Sequences computed in one step.", {1, 65536},
+                   &o->max_running_requests),
+           IntFlag("max-queued-requests",
+                   "Requests that may wait; one more is refused (HTTP 429 at the gateway).",
+                   {0, kMaxInt}, &o->max_queued_requests),
+           BytesFlag("kv-cache-bytes",
+                     "Memory for keys and values, taken at start, never more. When it is full the "
+                     "youngest request is put back and computed again later.",
+                     &o->kv_cache_bytes),
+           IntFlag("max-total-tokens",
+                   "Caps the tokens in the KV cache. 0 = as many as --kv-cache-bytes holds.",
+                   {0, std::numeric_limits<int64_t>::max()}, &o->max_total_tokens),
+           IntFlag("page-size", "Tokens per block of the KV cache.", {1, 1024}, &o->page_size),
+           IntFlag("chunked-prefill-size",
+                   "Prompt tokens per step, all requests together: smaller = smoother streams "
+                   "while a long prompt is read, larger = faster prompts.",
+                   {1, 1 << 20}, &o->chunked_prefill_size),
+           SwitchFlag("disable-prefix-cache",
+                      "Computes equal beginnings of prompts anew instead of reusing their keys and "
+                      "values.",
+                      &o->disable_prefix_cache),
+           IntFlag("stream-interval", "Tokens per streamed chunk, at least; the first comes alone.",
+                   {1, 1024}, &o->stream_interval),
+           IntFlag("random-seed",
+                   "Seeds sampling of requests that bring no seed. -1 = a fresh one per start.",
+                   {-1, std::numeric_limits<int64_t>::max()}, &o->random_seed)}};
+}
+
+FlagSection ProcessFlags(FrontendOptions* o) {
+  return {"Process",
+          {DurationFlag("drain-timeout",
+                        "After SIGTERM or Ctrl-C: how long running requests may take to end. A "
+                        "second signal ends them at once.",
+                        &o->drain_timeout),
+           ChoiceFlag("log-level", {"debug", "info", "warning", "error"},
+                      "Lowest severity of log lines (on standard error).", &o->log_level)}};
+}
+
+}  // namespace
+
+FlagTable FrontendFlags(FrontendOptions* options) {
+  return FlagTable(kUsage,
+                   {ModelFlags(options), NetworkFlags(options), WorkerFlags(options),
+                    ComputeFlags(options), SchedulingFlags(options), ProcessFlags(options)});
+}
+
+}  // namespace atelier

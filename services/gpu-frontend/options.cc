@@ -1,0 +1,111 @@
+#include "services/gpu-frontend/options.h"
+
+#include <filesystem>
+#include <set>
+#include <system_error>
+
+#include "absl/strings/str_cat.h"
+#include "libs/base/endpoint.h"
+#include "libs/base/status_macros.h"
+
+namespace atelier {
+namespace {
+
+template <typename... Args>
+absl::Status Invalid(const Args&... args) {
+  return absl::InvalidArgumentError(absl::StrCat(args...));
+}
+
+absl::Status CheckEndpoint(absl::string_view flag, const std::string& text) {
+  const absl::StatusOr<Endpoint> endpoint = ParseEndpoint(text);
+  if (endpoint.ok()) return absl::OkStatus();
+  return Invalid(flag, ": ", endpoint.status().message());
+}
+
+absl::Status CheckWorkers(const std::vector<std::string>& workers) {
+  if (workers.empty()) {
+    return Invalid(
+        "--workers is required: the expert workers' addresses, e.g. "
+        "--workers=127.0.0.1:7070,unix:/run/atelier/worker-1.sock");
+  }
+  std::set<std::string> seen;
+  for (const std::string& worker : workers) {
+    ATELIER_RETURN_IF_ERROR(CheckEndpoint("--workers", worker));
+    const Endpoint endpoint = *ParseEndpoint(worker);
+    if (!endpoint.is_unix() && endpoint.port == 0) {
+      return Invalid("--workers: ", worker, ": port 0 names no worker");
+    }
+    if (!seen.insert(worker).second) return Invalid("--workers: ", worker, " appears twice");
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckListen(const FrontendOptions& options) {
+  Endpoint listen;
+  listen.host = options.host;
+  if (listen.host.empty()) return Invalid("--host= : give an address, e.g. --host=127.0.0.1");
+  if (!listen.IsLoopback() && !options.insecure) {
+    return Invalid("--host=", options.host,
+                   ": other machines reach this address, and the gateway speaks neither TLS nor "
+                   "tokens to an engine; add --insecure if the network is trusted, else listen on "
+                   "127.0.0.1 beside the gateway");
+  }
+  return CheckEndpoint("--metrics-address", options.metrics_address);
+}
+
+absl::Status CheckSizes(const FrontendOptions& options) {
+  if (options.kv_cache_bytes <= 0) return Invalid("--kv-cache-bytes=0: must be positive");
+  if (options.worker_timeout <= absl::ZeroDuration()) {
+    return Invalid("--worker-timeout=0: must be positive");
+  }
+  if (options.max_total_tokens > 0 && options.max_total_tokens < options.page_size) {
+    return Invalid("--max-total-tokens=", options.max_total_tokens,
+                   ": must hold at least one page of --page-size=", options.page_size, " tokens");
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::string> Absolute(const std::string& path) {
+  std::error_code error;
+  std::filesystem::path absolute = std::filesystem::absolute(path, error);
+  if (error) return Invalid("path ", path, ": ", error.message());
+  absolute = absolute.lexically_normal();
+  if (!absolute.has_filename()) absolute = absolute.parent_path();  // a trailing slash
+  return absolute.string();
+}
+
+}  // namespace
+
+absl::Status FrontendOptions::Validate() const {
+  if (model_path.empty()) {
+    return Invalid(
+        "--model-path is required: the folder of the checkpoint (config.json, *.safetensors)");
+  }
+  if (device != "cpu") {
+    return absl::UnimplementedError(absl::StrCat(
+        "--device=", device, ": this build has no such backend yet; use --device=cpu"));
+  }
+  ATELIER_RETURN_IF_ERROR(CheckWorkers(workers));
+  ATELIER_RETURN_IF_ERROR(CheckListen(*this));
+  return CheckSizes(*this);
+}
+
+absl::Status FrontendOptions::Resolve() {
+  ATELIER_RETURN_IF_ERROR(Validate());
+  ATELIER_ASSIGN_OR_RETURN(model_path, Absolute(model_path));
+  if (tokenizer_path.empty()) tokenizer_path = model_path;
+  ATELIER_ASSIGN_OR_RETURN(tokenizer_path, Absolute(tokenizer_path));
+  if (served_model_name.empty()) {
+    served_model_name = std::filesystem::path(model_path).filename().string();
+  }
+  return absl::OkStatus();
+}
+
+std::string FrontendOptions::ListenAddress() const {
+  Endpoint listen;
+  listen.host = host;
+  listen.port = port;
+  return listen.ToString();
+}
+
+}  // namespace atelier

@@ -1,0 +1,165 @@
+#include "services/gpu-frontend/options.h"
+
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "libs/testing/status_matchers.h"
+#include "services/gpu-frontend/flags.h"
+
+namespace atelier {
+namespace {
+
+using ::atelier::testing::StatusIs;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+FrontendOptions Good() {
+  FrontendOptions options;
+  options.model_path = "/models/m";
+  options.workers = {"127.0.0.1:7070", "unix:/run/w.sock"};
+  return options;
+}
+
+absl::StatusOr<CommandLine> Parse(FrontendOptions* options, std::vector<const char*> arguments) {
+  arguments.insert(arguments.begin(), "gpu-frontend");
+  return FrontendFlags(options).Parse(static_cast<int>(arguments.size()), arguments.data());
+}
+
+void ExpectInvalid(const FrontendOptions& options, const std::string& part) {
+  EXPECT_THAT(options.Validate(), StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(part)));
+}
+
+TEST(FrontendOptions, DefaultsWithModelAndWorkersAreValid) { ATELIER_EXPECT_OK(Good().Validate()); }
+
+TEST(FrontendOptions, NamesWhatIsRequired) {
+  FrontendOptions options = Good();
+  options.model_path.clear();
+  ExpectInvalid(options, "--model-path is required");
+  options = Good();
+  options.workers.clear();
+  ExpectInvalid(options, "--workers is required");
+}
+
+TEST(FrontendOptions, RefusesBadAddresses) {
+  FrontendOptions options = Good();
+  options.workers = {"127.0.0.1"};
+  ExpectInvalid(options, "--workers");
+  options.workers = {"127.0.0.1:0"};
+  ExpectInvalid(options, "port 0");
+  options.workers = {"127.0.0.1:1", "127.0.0.1:1"};
+  ExpectInvalid(options, "127.0.0.1:1 appears twice");
+  options = Good();
+  options.metrics_address = "nowhere";
+  ExpectInvalid(options, "--metrics-address");
+  options = Good();
+  options.host = "";
+  ExpectInvalid(options, "--host");
+}
+
+TEST(FrontendOptions, OffLoopbackNeedsInsecure) {
+  for (const char* host : {"0.0.0.0", "::", "192.168.1.7", "example.org"}) {
+    FrontendOptions options = Good();
+    options.host = host;
+    ExpectInvalid(options, "--insecure");
+    options.insecure = true;
+    ATELIER_EXPECT_OK(options.Validate());
+  }
+  for (const char* host : {"127.0.0.1", "127.8.8.8", "::1", "localhost"}) {
+    FrontendOptions options = Good();
+    options.host = host;
+    ATELIER_EXPECT_OK(options.Validate());
+  }
+}
+
+TEST(FrontendOptions, CudaIsRefusedClearly) {
+  FrontendOptions options = Good();
+  options.device = "cuda";
+  EXPECT_THAT(options.Validate(),
+              StatusIs(absl::StatusCode::kUnimplemented, HasSubstr("--device=cuda")));
+}
+
+TEST(FrontendOptions, RefusesSizesThatCannotWork) {
+  FrontendOptions options = Good();
+  options.kv_cache_bytes = 0;
+  ExpectInvalid(options, "--kv-cache-bytes");
+  options = Good();
+  options.worker_timeout = absl::ZeroDuration();
+  ExpectInvalid(options, "--worker-timeout");
+  options = Good();
+  options.max_total_tokens = 15;
+  ExpectInvalid(options, "--max-total-tokens=15");
+}
+
+TEST(FrontendOptions, ResolvesPathsAndNames) {
+  FrontendOptions options = Good();
+  options.model_path = "models/../models/tiny/";
+  ATELIER_ASSERT_OK(options.Resolve());
+  EXPECT_EQ(options.model_path, (std::filesystem::current_path() / "models/tiny").string());
+  EXPECT_EQ(options.tokenizer_path, options.model_path);
+  EXPECT_EQ(options.served_model_name, "tiny");
+}
+
+TEST(FrontendOptions, ListenAddressBracketsIPv6) {
+  FrontendOptions options = Good();
+  options.host = "::1";
+  EXPECT_EQ(options.ListenAddress(), "[::1]:20000");
+}
+
+TEST(FrontendFlags, FillTheOptions) {
+  FrontendOptions options;
+  ATELIER_ASSERT_OK(Parse(
+      &options, {"--model-path=/m", "--workers=a:1,unix:/b", "--port=0", "--kv-cache-bytes=64MiB",
+                 "--worker-timeout=2s", "--disable-prefix-cache", "--max_running_requests", "3"}));
+  EXPECT_EQ(options.model_path, "/m");
+  EXPECT_THAT(options.workers, ElementsAre("a:1", "unix:/b"));
+  EXPECT_EQ(options.port, 0);
+  EXPECT_EQ(options.kv_cache_bytes, 64 << 20);
+  EXPECT_EQ(options.worker_timeout, absl::Seconds(2));
+  EXPECT_TRUE(options.disable_prefix_cache);
+  EXPECT_EQ(options.max_running_requests, 3);
+}
+
+// One bad value for every flag that can have one.
+TEST(FrontendFlags, EveryBadValueIsRefusedByName) {
+  for (const char* argument : {"--port=-1",
+                               "--port=65536",
+                               "--context-length=-1",
+                               "--max-running-requests=0",
+                               "--max-queued-requests=-1",
+                               "--kv-cache-bytes=much",
+                               "--max-total-tokens=-1",
+                               "--page-size=0",
+                               "--chunked-prefill-size=0",
+                               "--stream-interval=0",
+                               "--random-seed=-2",
+                               "--threads=-1",
+                               "--device=tpu",
+                               "--log-level=loud",
+                               "--worker-timeout=soon",
+                               "--connect-timeout=-1s",
+                               "--drain-timeout=x",
+                               "--insecure=perhaps",
+                               "--workers=a:1,",
+                               "--disable-prefix-cache=2"}) {
+    FrontendOptions options;
+    const std::string text = argument;
+    EXPECT_THAT(Parse(&options, {argument}),
+                StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(text)));
+  }
+}
+
+TEST(FrontendFlags, HelpNamesEveryFlagOnce) {
+  FrontendOptions options;
+  const std::string help = FrontendFlags(&options).Help();
+  for (const char* flag : {"--model-path=", "--workers=", "--kv-cache-bytes=", "--version"}) {
+    const size_t first = help.find(std::string("  ") + flag);
+    ASSERT_NE(first, std::string::npos) << flag;
+    EXPECT_EQ(help.find(std::string("\n  ") + flag, first), std::string::npos) << flag;
+  }
+}
+
+}  // namespace
+}  // namespace atelier
