@@ -1,0 +1,281 @@
+#include "libs/checkpoint/checkpoint.h"
+
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <utility>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/strip.h"
+#include "libs/base/status_macros.h"
+#include "libs/checkpoint/mapped_file.h"
+#include "libs/checkpoint/quoted_name.h"
+#include "libs/checkpoint/safetensors_header.h"
+#include "libs/checkpoint/sha256.h"
+#include "libs/checkpoint/shard_index.h"
+
+namespace atelier {
+namespace {
+
+constexpr absl::string_view kConfigName = "config.json";
+constexpr absl::string_view kGenerationConfigName = "generation_config.json";
+constexpr absl::string_view kSingleFileName = "model.safetensors";
+constexpr absl::string_view kIndexName = "model.safetensors.index.json";
+constexpr size_t kMaxConfigBytes = size_t{4} << 20;
+constexpr size_t kMaxIndexBytes = 100'000'000;
+
+struct Shard {
+  std::string file;  // base name
+  MappedFile mapping;
+  size_t data_begin;
+};
+
+// Where a tensor lies.
+struct Entry {
+  size_t shard;
+  DType dtype;
+  std::vector<int64_t> shape;
+  size_t begin;  // in the file
+  size_t size;
+};
+
+using Entries = absl::flat_hash_map<std::string, Entry>;
+
+struct Contents {
+  std::string directory;
+  ModelConfig config;
+  std::vector<Shard> shards;
+  Entries entries;
+  std::string digest;
+};
+
+class SafetensorsCheckpoint final : public Checkpoint {
+ public:
+  explicit SafetensorsCheckpoint(Contents contents) : contents_(std::move(contents)) {}
+
+  const ModelConfig& config() const override { return contents_.config; }
+  const std::string& directory() const override { return contents_.directory; }
+  const std::string& digest() const override { return contents_.digest; }
+
+  absl::StatusOr<TensorView> Find(absl::string_view name) const override {
+    const auto found = contents_.entries.find(name);
+    if (found == contents_.entries.end()) {
+      return absl::NotFoundError(
+          absl::StrCat("tensor ", QuotedName(name), " is in no file of ", contents_.directory));
+    }
+    const Entry& entry = found->second;
+    const Shard& shard = contents_.shards[entry.shard];
+    return TensorView{found->first, entry.dtype, entry.shape,
+                      shard.mapping.bytes().subspan(entry.begin, entry.size), shard.file};
+  }
+
+  absl::StatusOr<TensorView> Require(absl::string_view name,
+                                     absl::Span<const int64_t> shape) const override {
+    ATELIER_ASSIGN_OR_RETURN(TensorView tensor, Find(name));
+    if (tensor.shape != shape) {
+      return absl::InvalidArgumentError(absl::StrCat(tensor.file, ": tensor ", QuotedName(name),
+                                                     ": shape [", absl::StrJoin(tensor.shape, ", "),
+                                                     "], but ", kConfigName, " promises [",
+                                                     absl::StrJoin(shape, ", "), "]"));
+    }
+    if (tensor.dtype != DType::kBF16 && tensor.dtype != DType::kF16 &&
+        tensor.dtype != DType::kF32) {
+      return absl::InvalidArgumentError(absl::StrCat(tensor.file, ": tensor ", QuotedName(name),
+                                                     ": dtype ", DTypeName(tensor.dtype),
+                                                     ", but BF16, F16 or F32 is needed"));
+    }
+    return tensor;
+  }
+
+  std::vector<std::string> TensorNames() const override {
+    std::vector<std::string> names;
+    names.reserve(contents_.entries.size());
+    for (const auto& [name, entry] : contents_.entries) names.push_back(name);
+    std::sort(names.begin(), names.end());
+    return names;
+  }
+
+ private:
+  Contents contents_;
+};
+
+bool Exists(const std::string& path) {
+  struct stat info = {};
+  return ::stat(path.c_str(), &info) == 0;
+}
+
+absl::Status CheckDirectory(const std::string& directory) {
+  struct stat info = {};
+  if (::stat(directory.c_str(), &info) != 0) {
+    return absl::ErrnoToStatus(errno,
+                               absl::StrCat("cannot open the checkpoint folder ", directory));
+  }
+  if (!S_ISDIR(info.st_mode)) {
+    return absl::InvalidArgumentError(absl::StrCat(directory, " is not a folder"));
+  }
+  return absl::OkStatus();
+}
+
+std::string PathOf(const std::string& directory, absl::string_view file) {
+  return absl::StrCat(directory, "/", file);
+}
+
+// Files that name the fault themselves need the folder only.
+absl::Status InDirectory(const absl::Status& status, const std::string& directory) {
+  if (status.ok()) return status;
+  return absl::Status(status.code(), absl::StrCat(directory, ": ", status.message()));
+}
+
+absl::StatusOr<ModelConfig> ReadConfig(const std::string& directory, absl::string_view text) {
+  absl::StatusOr<ModelConfig> config = ParseModelConfig(text);
+  if (!config.ok()) return InDirectory(config.status(), directory);
+  const std::string path = PathOf(directory, kGenerationConfigName);
+  if (!Exists(path)) return config;
+  ATELIER_ASSIGN_OR_RETURN(const std::string generation, ReadTextFile(path, kMaxConfigBytes));
+  ATELIER_RETURN_IF_ERROR(InDirectory(MergeGenerationConfig(generation, *config), directory));
+  return config;
+}
+
+// As the usual loaders do: a folder's single file is preferred to an index.
+absl::StatusOr<ShardIndex> FindShards(const std::string& directory) {
+  if (Exists(PathOf(directory, kSingleFileName))) {
+    return ShardIndex{.files = {std::string(kSingleFileName)}, .file_of = {}};
+  }
+  const std::string index_path = PathOf(directory, kIndexName);
+  if (!Exists(index_path)) {
+    return absl::NotFoundError(
+        absl::StrCat(directory, " has neither ", kSingleFileName, " nor ", kIndexName));
+  }
+  ATELIER_ASSIGN_OR_RETURN(const MappedFile file, MappedFile::Open(index_path));
+  if (file.bytes().size() > kMaxIndexBytes) {
+    return absl::InvalidArgumentError(absl::StrCat(index_path, " has ", file.bytes().size(),
+                                                   " bytes, more than ", kMaxIndexBytes));
+  }
+  const absl::string_view text(reinterpret_cast<const char*>(file.bytes().data()),
+                               file.bytes().size());
+  absl::StatusOr<ShardIndex> index = ParseShardIndex(text, kIndexName);
+  if (!index.ok()) return InDirectory(index.status(), directory);
+  return index;
+}
+
+// Names the first of the shards that are missing, and how many: an interrupted download lacks many.
+absl::Status CheckShardsExist(const std::string& directory, const ShardIndex& index) {
+  std::vector<std::string> missing;
+  for (const std::string& file : index.files) {
+    if (!Exists(PathOf(directory, file))) missing.push_back(file);
+  }
+  if (missing.empty()) return absl::OkStatus();
+  const auto needs = [&](const auto& item) { return item.second == missing[0]; };
+  const auto tensor = std::find_if(index.file_of.begin(), index.file_of.end(), needs);
+  return absl::NotFoundError(
+      absl::StrCat(directory, ": ", missing[0], ", which ", kIndexName, " names for tensor ",
+                   tensor == index.file_of.end() ? "" : QuotedName(tensor->first), ", is missing (",
+                   missing.size(), " of ", index.files.size(), " files are)"));
+}
+
+// What the digest takes of one file: its header, its length and the ends of its data.
+std::string FileDigest(absl::Span<const uint8_t> bytes, size_t data_begin) {
+  constexpr size_t kEndBytes = 4096;
+  const absl::Span<const uint8_t> data = bytes.subspan(data_begin);
+  Sha256 sha;
+  sha.Add(bytes.first(data_begin));
+  const std::string length = absl::StrCat(data.size());
+  sha.Add({reinterpret_cast<const uint8_t*>(length.data()), length.size()});
+  sha.Add(data.first(std::min(kEndBytes, data.size())));
+  sha.Add(data.last(std::min(kEndBytes, data.size())));
+  return sha.Finish();
+}
+
+// Sorted by content, so that the names of files do not matter.
+std::string CheckpointDigest(absl::string_view config_text, std::vector<std::string> parts) {
+  std::sort(parts.begin(), parts.end());
+  const std::string joined = absl::StrCat(config_text, "\n", absl::StrJoin(parts, "\n"));
+  Sha256 sha;
+  sha.Add({reinterpret_cast<const uint8_t*>(joined.data()), joined.size()});
+  return sha.Finish();
+}
+
+absl::Status AddTensors(SafetensorsHeader header, size_t shard, Contents& contents) {
+  const std::vector<Shard>& shards = contents.shards;
+  if (contents.entries.size() + header.tensors.size() > kMaxTensors) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(contents.directory, " has more than ", kMaxTensors, " tensors"));
+  }
+  for (HeaderTensor& tensor : header.tensors) {
+    Entry entry{shard, tensor.dtype, std::move(tensor.shape), header.data_begin + tensor.begin,
+                tensor.end - tensor.begin};
+    const auto [at, is_new] =
+        contents.entries.try_emplace(std::move(tensor.name), std::move(entry));
+    if (is_new) continue;
+    return absl::InvalidArgumentError(
+        absl::StrCat(contents.directory, ": tensor ", QuotedName(at->first), " is in both ",
+                     shards[at->second.shard].file, " and ", shards[shard].file));
+  }
+  return absl::OkStatus();
+}
+
+// Maps every shard and enters its tensors. Returns the files' digests.
+absl::StatusOr<std::vector<std::string>> ReadShards(const std::vector<std::string>& files,
+                                                    Contents& contents) {
+  std::vector<std::string> digests;
+  for (const std::string& file : files) {
+    ATELIER_ASSIGN_OR_RETURN(MappedFile mapping,
+                             MappedFile::Open(PathOf(contents.directory, file)));
+    absl::StatusOr<SafetensorsHeader> header = ParseSafetensorsHeader(mapping.bytes(), file);
+    if (!header.ok()) return InDirectory(header.status(), contents.directory);
+    digests.push_back(FileDigest(mapping.bytes(), header->data_begin));
+    contents.shards.push_back({file, std::move(mapping), header->data_begin});
+    ATELIER_RETURN_IF_ERROR(AddTensors(*std::move(header), contents.shards.size() - 1, contents));
+  }
+  return digests;
+}
+
+// A tensor that a file has and the index does not is used all the same: only files are chosen by
+// the index.
+absl::Status CheckIndexAgrees(const ShardIndex& index, const Contents& contents) {
+  for (const auto& [tensor, file] : index.file_of) {
+    const auto found = contents.entries.find(tensor);
+    const std::string* actual =
+        found == contents.entries.end() ? nullptr : &contents.shards[found->second.shard].file;
+    if (actual != nullptr && *actual == file) continue;
+    return absl::InvalidArgumentError(
+        absl::StrCat(contents.directory, ": ", kIndexName, " says that ", file, " holds tensor ",
+                     QuotedName(tensor), ", but ",
+                     actual == nullptr ? "no file does" : absl::StrCat(*actual, " does")));
+  }
+  return absl::OkStatus();
+}
+
+// Layers beyond the last one predict further tokens; they are no part of the model that is served.
+bool IsSkipped(absl::string_view name, const ModelConfig& config) {
+  if (absl::StartsWith(name, "mtp.")) return true;
+  if (!absl::ConsumePrefix(&name, "model.layers.")) return false;
+  int layer = 0;
+  return absl::SimpleAtoi(name.substr(0, name.find('.')), &layer) && layer >= config.num_layers;
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Checkpoint>> Checkpoint::Open(const std::string& directory) {
+  Contents contents;
+  contents.directory = directory;
+  ATELIER_RETURN_IF_ERROR(CheckDirectory(directory));
+  ATELIER_ASSIGN_OR_RETURN(const std::string config_text,
+                           ReadTextFile(PathOf(directory, kConfigName), kMaxConfigBytes));
+  ATELIER_ASSIGN_OR_RETURN(contents.config, ReadConfig(directory, config_text));
+  ATELIER_ASSIGN_OR_RETURN(const ShardIndex index, FindShards(directory));
+  ATELIER_RETURN_IF_ERROR(CheckShardsExist(directory, index));
+  ATELIER_ASSIGN_OR_RETURN(std::vector<std::string> digests, ReadShards(index.files, contents));
+  ATELIER_RETURN_IF_ERROR(CheckIndexAgrees(index, contents));
+  contents.digest = CheckpointDigest(config_text, std::move(digests));
+  absl::erase_if(contents.entries,
+                 [&](const auto& item) { return IsSkipped(item.first, contents.config); });
+  return std::make_unique<SafetensorsCheckpoint>(std::move(contents));
+}
+
+}  // namespace atelier

@@ -1,0 +1,39 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+
+namespace atelier {
+
+// A regular file mapped read-only; symbolic links are followed. Movable; unmaps when destroyed.
+// Thread-safe after Open. Reading a page may block on the disk. A file that others shorten while it
+// is mapped kills the reader with SIGBUS: checkpoints have to be replaced by renaming, not
+// overwritten.
+class MappedFile {
+ public:
+  // NOT_FOUND, PERMISSION_DENIED or another code of the system's error, naming the path;
+  // INVALID_ARGUMENT for what is not a regular file.
+  static absl::StatusOr<MappedFile> Open(const std::string& path);
+
+  MappedFile(MappedFile&& other) noexcept;
+  MappedFile& operator=(MappedFile&& other) noexcept;
+  ~MappedFile();
+
+  absl::Span<const uint8_t> bytes() const { return {data_, size_}; }
+
+ private:
+  MappedFile(const uint8_t* data, size_t size) : data_(data), size_(size) {}
+
+  const uint8_t* data_ = nullptr;  // nullptr for an empty file
+  size_t size_ = 0;
+};
+
+// The text of a small file. INVALID_ARGUMENT if it is longer than max_bytes; otherwise as
+// MappedFile::Open.
+absl::StatusOr<std::string> ReadTextFile(const std::string& path, size_t max_bytes);
+
+}  // namespace atelier

@@ -1,0 +1,98 @@
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "libs/base/status_macros.h"
+#include "libs/checkpoint/checkpoint.h"
+#include "libs/checkpoint/tensor_list.h"
+
+namespace atelier {
+namespace {
+
+absl::Status RequireAll(const Checkpoint& checkpoint, const std::vector<PromisedTensor>& tensors) {
+  for (const PromisedTensor& tensor : tensors) {
+    ATELIER_RETURN_IF_ERROR(checkpoint.Require(tensor.name, tensor.shape).status());
+  }
+  return absl::OkStatus();
+}
+
+// Some exporters keep all experts of a layer in two tensors.
+bool HasFusedExperts(const Checkpoint& checkpoint, const std::vector<PromisedTensor>& fused) {
+  return std::any_of(fused.begin(), fused.end(), [&](const PromisedTensor& tensor) {
+    return checkpoint.Find(tensor.name).ok();
+  });
+}
+
+absl::Status VerifyExperts(const Checkpoint& checkpoint, int layer) {
+  const ModelConfig& config = checkpoint.config();
+  const std::vector<PromisedTensor> fused = ExpertTensorsFused(config, layer);
+  if (HasFusedExperts(checkpoint, fused)) return RequireAll(checkpoint, fused);
+  for (int expert = 0; expert < config.moe.num_experts; ++expert) {
+    ATELIER_RETURN_IF_ERROR(RequireAll(checkpoint, ExpertTensorsAlone(config, layer, expert)));
+  }
+  return absl::OkStatus();
+}
+
+// One matrix out of a tensor that holds several, `offset` elements from its start.
+TensorView Part(const TensorView& whole, size_t offset, std::vector<int64_t> shape) {
+  size_t bytes = DTypeBytes(whole.dtype);
+  for (int64_t dim : shape) bytes *= static_cast<size_t>(dim);
+  TensorView part = whole;
+  part.shape = std::move(shape);
+  part.data = whole.data.subspan(offset * DTypeBytes(whole.dtype), bytes);
+  return part;
+}
+
+absl::StatusOr<ExpertTensors> FindFusedExpert(const Checkpoint& checkpoint,
+                                              const std::vector<PromisedTensor>& fused,
+                                              size_t expert) {
+  ATELIER_ASSIGN_OR_RETURN(const TensorView gate_up,
+                           checkpoint.Require(fused[0].name, fused[0].shape));
+  ATELIER_ASSIGN_OR_RETURN(const TensorView down,
+                           checkpoint.Require(fused[1].name, fused[1].shape));
+  const int64_t intermediate = checkpoint.config().moe.intermediate_size;
+  const int64_t hidden = checkpoint.config().hidden_size;
+  const auto matrix = static_cast<size_t>(intermediate * hidden);
+  return ExpertTensors{.gate = Part(gate_up, 2 * expert * matrix, {intermediate, hidden}),
+                       .up = Part(gate_up, (2 * expert + 1) * matrix, {intermediate, hidden}),
+                       .down = Part(down, expert * matrix, {hidden, intermediate})};
+}
+
+}  // namespace
+
+absl::Status VerifyTensors(const Checkpoint& checkpoint, Role role) {
+  const ModelConfig& config = checkpoint.config();
+  if (role != Role::kWorker) {
+    ATELIER_RETURN_IF_ERROR(RequireAll(checkpoint, FrontendTensors(config)));
+  }
+  if (role == Role::kFrontend) return absl::OkStatus();
+  for (int layer = 0; layer < config.num_layers; ++layer) {
+    if (!config.is_moe_layer[static_cast<size_t>(layer)]) continue;
+    ATELIER_RETURN_IF_ERROR(VerifyExperts(checkpoint, layer));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<ExpertTensors> FindExpert(const Checkpoint& checkpoint, int layer, int expert) {
+  const ModelConfig& config = checkpoint.config();
+  if (layer < 0 || layer >= config.num_layers || !config.is_moe_layer[static_cast<size_t>(layer)]) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("layer ", layer, " is no layer with experts of ", checkpoint.directory()));
+  }
+  if (expert < 0 || expert >= config.moe.num_experts) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("expert ", expert, " must be from 0 to ", config.moe.num_experts - 1));
+  }
+  const std::vector<PromisedTensor> fused = ExpertTensorsFused(config, layer);
+  if (HasFusedExperts(checkpoint, fused)) {
+    return FindFusedExpert(checkpoint, fused, static_cast<size_t>(expert));
+  }
+  const std::vector<PromisedTensor> alone = ExpertTensorsAlone(config, layer, expert);
+  ExpertTensors tensors;
+  ATELIER_ASSIGN_OR_RETURN(tensors.gate, checkpoint.Require(alone[0].name, alone[0].shape));
+  ATELIER_ASSIGN_OR_RETURN(tensors.up, checkpoint.Require(alone[1].name, alone[1].shape));
+  ATELIER_ASSIGN_OR_RETURN(tensors.down, checkpoint.Require(alone[2].name, alone[2].shape));
+  return tensors;
+}
+
+}  // namespace atelier

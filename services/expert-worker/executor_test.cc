@@ -1,0 +1,342 @@
+#include "services/expert-worker/executor.h"
+
+#include <atomic>
+#include <cmath>
+#include <cstdlib>
+#include <cstring>
+#include <limits>
+#include <map>
+#include <new>
+#include <random>
+#include <thread>
+#include <tuple>
+
+#include "gtest/gtest.h"
+#include "libs/kernels/kernel_table.h"
+#include "libs/numa/node_arena.h"
+#include "libs/testing/packed_weights.h"
+#include "services/expert-worker/expert_store.h"
+
+namespace {
+
+std::atomic<int64_t> num_allocations{0};
+
+void* CountedAllocate(size_t bytes, size_t alignment) {
+  num_allocations.fetch_add(1, std::memory_order_relaxed);
+  void* memory = std::aligned_alloc(alignment, (bytes + alignment - 1) / alignment * alignment);
+  if (memory == nullptr) std::abort();
+  return memory;
+}
+
+}  // namespace
+
+void* operator new(size_t bytes) { return CountedAllocate(bytes + 1, alignof(std::max_align_t)); }
+void* operator new(size_t bytes, std::align_val_t alignment) {
+  return CountedAllocate(bytes + 1, static_cast<size_t>(alignment));
+}
+void operator delete(void* memory) noexcept { std::free(memory); }
+void operator delete(void* memory, size_t) noexcept { std::free(memory); }
+void operator delete(void* memory, std::align_val_t) noexcept { std::free(memory); }
+void operator delete(void* memory, size_t, std::align_val_t) noexcept { std::free(memory); }
+
+namespace atelier {
+namespace {
+
+using testing::PreparedRows;
+using testing::RandomBf16Values;
+
+// Threads take the last task first, so that no result can rest on tasks running in order.
+class TestArena final : public NodeArena {
+ public:
+  explicit TestArena(int num_threads) : num_threads_(num_threads) {}
+  int num_threads() const override { return num_threads_; }
+  int numa_node() const override { return 0; }
+  void ParallelFor(int64_t count, const std::function<void(int64_t)>& body) override {
+    std::atomic<int64_t> left{count};
+    const auto work = [&] {
+      for (int64_t i = left.fetch_sub(1) - 1; i >= 0; i = left.fetch_sub(1) - 1) body(i);
+    };
+    if (num_threads_ == 1) return work();
+    std::vector<std::thread> threads;
+    for (int t = 0; t < num_threads_; ++t) threads.emplace_back(work);
+    for (std::thread& thread : threads) thread.join();
+  }
+  absl::StatusOr<std::unique_ptr<NodeMemory>> Allocate(size_t) override {
+    return absl::UnimplementedError("the executor keeps its workspace itself");
+  }
+
+ private:
+  int num_threads_;
+};
+
+constexpr int kHidden = 150, kInner = 90, kNumExperts = 6, kLayer = 3;
+
+// Random experts of a model with hidden size 150 and intermediate size 90, both no multiple of 16.
+class TestStore final : public ExpertStore {
+ public:
+  TestStore(Method method, std::vector<ShardSpec> shards) : method_(method), shards_(shards) {
+    for (size_t s = 0; s < shards_.size(); ++s) {
+      for (int expert = shards_[s].expert_begin; expert < shards_[s].expert_end; ++expert) {
+        views_[{static_cast<int>(s), expert}] = MakeExpert(shards_[s], expert);
+      }
+    }
+  }
+
+  const std::vector<ShardSpec>& shards() const override { return shards_; }
+  Method method() const override { return method_; }
+  int hidden_size() const override { return kHidden; }
+  int num_experts() const override { return kNumExperts; }
+  bool HoldsLayer(int shard, int layer) const override {
+    return shards_[static_cast<size_t>(shard)].layers.front() == layer;
+  }
+  const ExpertView& expert(int shard, int layer, int expert) const override {
+    ATELIER_CHECK(HoldsLayer(shard, layer));
+    return views_.at({shard, expert});
+  }
+  int64_t bytes() const override { return 0; }
+
+ private:
+  ExpertView MakeExpert(const ShardSpec& shard, int expert) {
+    const IntermediateRange range =
+        SliceRange(kInner, shard.slice_index, shard.slice_count).value();
+    const size_t count = static_cast<size_t>(kInner) * kHidden;
+    const uint32_t seed = static_cast<uint32_t>(expert) * 10 + 1;
+    const size_t first_row = static_cast<size_t>(range.begin) * kHidden;
+    ExpertView view;
+    view.gate = Pack(RandomBf16Values(count, seed, 0.1f).data() + first_row, kHidden, range.size(),
+                     kHidden);
+    view.up = Pack(RandomBf16Values(count, seed + 1, 0.1f).data() + first_row, kHidden,
+                   range.size(), kHidden);
+    view.down = Pack(RandomBf16Values(count, seed + 2, 0.1f).data() + range.begin, kInner, kHidden,
+                     range.size());
+    return view;
+  }
+  PackedMatrix Pack(const float* values, size_t stride, int n, int k) {
+    blocks_.push_back(
+        std::make_unique<testing::GuardedBuffer<uint8_t>>(PackedMatrixBytes(method_, n, k)));
+    const PackedMatrix matrix = PackedMatrixAt(method_, n, k, blocks_.back()->data());
+    PackMatrix({DType::kF32, values, stride}, method_, n, k, 0, matrix.num_panels(),
+               blocks_.back()->data());
+    return matrix;
+  }
+
+  Method method_;
+  std::vector<ShardSpec> shards_;
+  std::vector<std::unique_ptr<testing::GuardedBuffer<uint8_t>>> blocks_;
+  std::map<std::pair<int, int>, ExpertView> views_;
+};
+
+ShardSpec Shard(int expert_begin, int expert_end, int slice_index = 0, int slice_count = 1) {
+  return {{kLayer}, expert_begin, expert_end, slice_index, slice_count};
+}
+
+// Rows and routing of some tokens, owned.
+struct TestBatch {
+  int top_k = 0;
+  std::vector<BFloat16> rows;
+  std::vector<int32_t> ids;
+  std::vector<float> weights;
+
+  int num_tokens() const { return static_cast<int>(rows.size() / kHidden); }
+  LayerBatch view() const {
+    LayerBatch batch;
+    batch.layer = kLayer;
+    batch.tokens = {num_tokens(), kHidden, rows.data()};
+    batch.routing = {num_tokens(), top_k, ids.data(), weights.data()};
+    return batch;
+  }
+  void Append(const TestBatch& from, int token) {
+    const auto row = from.rows.begin() + token * kHidden;
+    rows.insert(rows.end(), row, row + kHidden);
+    ids.insert(ids.end(), from.ids.begin() + token * top_k, from.ids.begin() + (token + 1) * top_k);
+    weights.insert(weights.end(), from.weights.begin() + token * top_k,
+                   from.weights.begin() + (token + 1) * top_k);
+  }
+};
+
+// Any id from -1 (skipped) to the last, repeated ones included, in any order.
+TestBatch RandomBatch(int num_tokens, int top_k, uint32_t seed) {
+  TestBatch batch;
+  batch.top_k = top_k;
+  for (float value : RandomBf16Values(static_cast<size_t>(num_tokens * kHidden), seed)) {
+    batch.rows.push_back(ToBFloat16(value));
+  }
+  std::mt19937 generator(seed);
+  std::uniform_int_distribution<int32_t> expert(-1, kNumExperts - 1);
+  std::uniform_real_distribution<float> weight(0.0f, 1.0f);
+  for (int i = 0; i < num_tokens * top_k; ++i) {
+    batch.ids.push_back(expert(generator));
+    batch.weights.push_back(weight(generator));
+  }
+  return batch;
+}
+
+struct ForwardResult {
+  int num_not_finite = 0;
+  std::vector<std::vector<float>> shards;  // [T, kHidden] each, ending at an inaccessible page
+};
+
+ForwardResult RunForward(Executor& executor, size_t num_shards, const TestBatch& batch) {
+  std::vector<std::unique_ptr<testing::GuardedBuffer<float>>> buffers;
+  std::vector<float*> out;
+  for (size_t s = 0; s < num_shards; ++s) {
+    buffers.push_back(std::make_unique<testing::GuardedBuffer<float>>(batch.rows.size()));
+    out.push_back(buffers.back()->data());
+    std::fill_n(out.back(), batch.rows.size(), 77.0f);
+  }
+  ForwardResult result;
+  result.num_not_finite = executor.Forward(batch.view(), out);
+  for (float* shard : out) result.shards.emplace_back(shard, shard + batch.rows.size());
+  return result;
+}
+
+// One row at a time, one expert after the other: what Forward must equal bit by bit.
+std::vector<float> ExpectedShard(const TestStore& store, const KernelTable& kernels, int shard,
+                                 const TestBatch& batch) {
+  const ShardSpec& spec = store.shards()[static_cast<size_t>(shard)];
+  std::vector<float> sums(batch.rows.size(), 0.0f);
+  std::vector<float> product(160);
+  for (int t = 0; t < batch.num_tokens(); ++t) {
+    std::vector<float> values;
+    for (int i = 0; i < kHidden; ++i) {
+      values.push_back(ToFloat(batch.rows[static_cast<size_t>(t * kHidden + i)]));
+    }
+    const PreparedRows row(store.method(), values, 1, kHidden);
+    for (int expert = spec.expert_begin; expert < spec.expert_end; ++expert) {
+      for (int j = t * batch.top_k; j < (t + 1) * batch.top_k; ++j) {
+        if (batch.ids[static_cast<size_t>(j)] != expert) continue;
+        RunExpert(kernels, store.expert(shard, kLayer, expert), row.rows(), product.data(), 160);
+        const float weight = batch.weights[static_cast<size_t>(j)];
+        for (int i = 0; i < kHidden; ++i) {
+          sums[static_cast<size_t>(t * kHidden + i)] += weight * product[static_cast<size_t>(i)];
+        }
+      }
+    }
+  }
+  return sums;
+}
+
+void ExpectSameBits(const std::vector<float>& want, const std::vector<float>& got) {
+  ASSERT_EQ(want.size(), got.size());
+  for (size_t i = 0; i < want.size(); ++i) {
+    ASSERT_EQ(std::memcmp(&want[i], &got[i], sizeof(float)), 0)
+        << "token " << i / kHidden << " column " << i % kHidden << ": " << got[i] << " instead of "
+        << want[i];
+  }
+}
+
+std::vector<KernelEntry> SupportedKernels() {
+  std::vector<KernelEntry> supported;
+  for (const KernelEntry& entry : KernelTable::Candidates()) {
+    if (entry.supported(CpuFeatures::Detect())) supported.push_back(entry);
+  }
+  return supported;
+}
+
+class ExecutorOnEveryIsa : public ::testing::TestWithParam<KernelEntry> {
+ protected:
+  ForwardResult Forward(const TestStore& store, const TestBatch& batch, int num_threads = 1) {
+    TestArena arena(num_threads);
+    return RunForward(*CreateExecutor(store, kernels_, arena), store.shards().size(), batch);
+  }
+  Method method() const { return GetParam().method; }
+
+  KernelTable kernels_ = KernelTable::ForEntry(GetParam());
+};
+
+TEST_P(ExecutorOnEveryIsa, EqualsOneRowAtATimeInAscendingExpertOrder) {
+  const TestStore store(method(), {Shard(0, 6, 0, 2), Shard(0, 6, 1, 2), Shard(2, 5)});
+  for (int num_tokens : {0, 1, 2, 7, 130}) {
+    const TestBatch batch = RandomBatch(num_tokens, 4, static_cast<uint32_t>(num_tokens) + 1);
+    for (int num_threads : {1, 2, 3, 8}) {
+      SCOPED_TRACE(::testing::Message()
+                   << num_tokens << " tokens (seed: one more), " << num_threads << " threads");
+      const ForwardResult result = Forward(store, batch, num_threads);
+      EXPECT_EQ(result.num_not_finite, 0);
+      for (int shard = 0; shard < 3; ++shard) {
+        ASSERT_NO_FATAL_FAILURE(ExpectSameBits(ExpectedShard(store, kernels_, shard, batch),
+                                               result.shards[static_cast<size_t>(shard)]));
+      }
+    }
+  }
+}
+
+TEST_P(ExecutorOnEveryIsa, RowBitsDoNotDependOnTheRestOfTheBatch) {
+  const TestStore store(method(), {Shard(0, 6)});
+  const TestBatch all = RandomBatch(90, 3, 5);
+  const ForwardResult together = Forward(store, all, 2);
+  std::mt19937 generator(6);
+  for (size_t num_others : {0, 1, 5, 40}) {
+    const int token = static_cast<int>(generator() % 90);
+    TestBatch part;
+    part.top_k = all.top_k;
+    for (size_t i = 0; i < num_others; ++i) part.Append(all, static_cast<int>(generator() % 90));
+    part.Append(all, token);
+    const std::vector<float> got = Forward(store, part, 3).shards[0];
+    const std::vector<float>& want = together.shards[0];
+    ExpectSameBits({want.begin() + token * kHidden, want.begin() + (token + 1) * kHidden},
+                   {got.end() - kHidden, got.end()});
+  }
+}
+
+TEST_P(ExecutorOnEveryIsa, CountsRowsThatAreNotFiniteAndKeepsThemApart) {
+  const TestStore store(method(), {Shard(0, 3), Shard(3, 6)});
+  TestBatch batch = RandomBatch(20, 2, 7);
+  // Token 4: at an expert of the second shard only. Token 5: nowhere, so its NaN is not seen.
+  batch.ids[8] = 3, batch.ids[9] = -1, batch.ids[10] = batch.ids[11] = -1;
+  batch.ids[18] = 0;  // token 9, by an infinite weight
+  const ForwardResult clean = Forward(store, batch);
+  batch.rows[4 * kHidden + 17].bits = 0x7fc0;
+  batch.rows[5 * kHidden + 149].bits = 0x7f80;
+  batch.weights[18] = std::numeric_limits<float>::infinity();
+  const ForwardResult dirty = Forward(store, batch, 3);
+  EXPECT_EQ(clean.num_not_finite, 0);
+  EXPECT_EQ(dirty.num_not_finite, 2);
+  for (size_t shard = 0; shard < 2; ++shard) {
+    for (size_t i = 0; i < batch.rows.size(); ++i) {
+      const size_t token = i / kHidden;
+      const float value = dirty.shards[shard][i];
+      if ((token == 4 && shard == 1) || (token == 9 && shard == 0)) {
+        EXPECT_FALSE(std::isfinite(value)) << token;
+      } else {
+        EXPECT_EQ(value, clean.shards[shard][i]) << "token " << token << " shard " << shard;
+      }
+      const bool nowhere = token == 5 || (token == 4 && shard == 0);
+      EXPECT_TRUE(!nowhere || value == 0.0f) << token;
+    }
+  }
+}
+
+TEST_P(ExecutorOnEveryIsa, ShardWithoutTheLayerAnswersZeros) {
+  std::vector<ShardSpec> shards = {Shard(0, 6), Shard(0, 6)};
+  shards[1].layers = {kLayer + 1};
+  const TestStore store(method(), shards);
+  const TestBatch batch = RandomBatch(3, 2, 8);
+  const ForwardResult result = Forward(store, batch);
+  ExpectSameBits(ExpectedShard(store, kernels_, 0, batch), result.shards[0]);
+  ExpectSameBits(std::vector<float>(batch.rows.size(), 0.0f), result.shards[1]);
+}
+
+TEST_P(ExecutorOnEveryIsa, AllocatesNothingOnceTheWorkspaceHasGrown) {
+  const TestStore store(method(), {Shard(0, 6)});
+  TestArena arena(1);
+  const std::unique_ptr<Executor> executor = CreateExecutor(store, kernels_, arena);
+  const TestBatch large = RandomBatch(40, 4, 9);
+  const TestBatch small = RandomBatch(7, 2, 10);
+  std::vector<float> buffer(large.rows.size());
+  const std::vector<float*> out = {buffer.data()};
+  executor->Forward(large.view(), out);
+  const LayerBatch small_view = small.view(), large_view = large.view();
+  const int64_t before = num_allocations.load();
+  executor->Forward(small_view, out);
+  executor->Forward(large_view, out);
+  EXPECT_EQ(num_allocations.load(), before);
+}
+
+INSTANTIATE_TEST_SUITE_P(Kernels, ExecutorOnEveryIsa, ::testing::ValuesIn(SupportedKernels()),
+                         [](const ::testing::TestParamInfo<KernelEntry>& info) {
+                           return std::string(MethodName(info.param.method)) + "_" + info.param.isa;
+                         });
+
+}  // namespace
+}  // namespace atelier
