@@ -3,7 +3,6 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "absl/types/span.h"
 #include "libs/base/float16.h"
 #include "libs/kernels/kernel_table.h"
 #include "libs/kernels/pack.h"

@@ -1,4 +1,3 @@
-#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -9,35 +8,17 @@
 #include "libs/kernels/expert_ffn.h"
 #include "libs/kernels/kernel_table.h"
 #include "libs/testing/packed_weights.h"
+#include "libs/testing/supported_kernels.h"
 
 namespace atelier {
 namespace {
 
 using testing::GuardedBuffer;
+using testing::KernelName;
 using testing::PackedWeights;
 using testing::PreparedRows;
 using testing::RandomBf16Values;
-
-std::vector<KernelEntry> SupportedKernels() {
-  std::vector<KernelEntry> supported;
-  for (const KernelEntry& entry : KernelTable::Candidates()) {
-    if (entry.supported(CpuFeatures::Detect())) supported.push_back(entry);
-  }
-  return supported;
-}
-
-std::vector<KernelEntry> SupportedInt8Kernels() {
-  std::vector<KernelEntry> supported = SupportedKernels();
-  supported.erase(
-      std::remove_if(supported.begin(), supported.end(),
-                     [](const KernelEntry& entry) { return entry.method != Method::kINT8; }),
-      supported.end());
-  return supported;
-}
-
-std::string KernelName(const ::testing::TestParamInfo<KernelEntry>& info) {
-  return std::string(info.param.method == Method::kBF16 ? "BF16_" : "INT8_") + info.param.isa;
-}
+using testing::SupportedKernels;
 
 // What an element must be: for INT8 the one exact value, for BF16 the sum in double and how far
 // fp32 sums in any order may be from it (docs/numerics.md).
@@ -254,13 +235,13 @@ TEST_P(Int8GemmOnEveryIsa, IsBitEqualToScalarForAnyScales) {
   const PreparedRows rows(Method::kINT8, row_values, kRows, kK);
   const std::vector<float> got = RunGemm(GetParam(), weights.matrix(), rows.rows(), 0, 3);
   const std::vector<float> want =
-      RunGemm(SupportedInt8Kernels().back(), weights.matrix(), rows.rows(), 0, 3);
-  EXPECT_STREQ(SupportedInt8Kernels().back().isa, "scalar");
+      RunGemm(SupportedKernels(Method::kINT8).back(), weights.matrix(), rows.rows(), 0, 3);
+  EXPECT_STREQ(SupportedKernels(Method::kINT8).back().isa, "scalar");
   EXPECT_TRUE(SameBits(got.data(), want.data(), got.size()));
 }
 
-INSTANTIATE_TEST_SUITE_P(Kernels, Int8GemmOnEveryIsa, ::testing::ValuesIn(SupportedInt8Kernels()),
-                         KernelName);
+INSTANTIATE_TEST_SUITE_P(Kernels, Int8GemmOnEveryIsa,
+                         ::testing::ValuesIn(SupportedKernels(Method::kINT8)), KernelName);
 
 }  // namespace
 }  // namespace atelier

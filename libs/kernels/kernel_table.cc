@@ -2,6 +2,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "libs/base/check.h"
 
 namespace atelier {
@@ -44,8 +45,6 @@ const KernelEntry* Best(Method method, const CpuFeatures& features, CpuIsa cap) 
   ATELIER_CHECK(false && "every method has a scalar kernel");
   return nullptr;
 }
-
-absl::string_view MethodLabel(Method method) { return method == Method::kBF16 ? "BF16" : "INT8"; }
 
 }  // namespace
 
@@ -91,13 +90,11 @@ const KernelEntry& KernelTable::entry(Method method) const {
 }
 
 std::string CapabilitiesText(const CpuFeatures& features, const KernelTable& selected) {
-  std::string text = "method  isa           this CPU\n";
+  std::string text = absl::StrFormat("%-8s%-12s%s\n", "method", "isa", "this CPU");
   for (const KernelEntry& entry : KernelTable::Candidates()) {
-    const bool chosen = selected.isa(entry.method) == entry.isa;
+    const bool chosen = absl::string_view(selected.isa(entry.method)) == entry.isa;
     const char* state = chosen ? "selected" : entry.supported(features) ? "yes" : "no";
-    absl::StrAppend(&text, MethodLabel(entry.method), "    ", entry.isa,
-                    std::string(14 - std::min<size_t>(13, std::string(entry.isa).size()), ' '),
-                    state, "\n");
+    absl::StrAppendFormat(&text, "%-8s%-12s%s\n", MethodName(entry.method), entry.isa, state);
   }
   return text;
 }

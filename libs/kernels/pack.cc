@@ -96,9 +96,9 @@ class RowEncoder {
 
 absl::Status ValidatePackedShape(Method method, int n, int k) {
   if (n >= 0 && k >= 1 && k <= kMaxPackedK) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat(
-      "weight matrix [", n, ", ", k, "]: the ", method == Method::kBF16 ? "BF16" : "INT8",
-      " kernels take n >= 0 and 1 <= k <= ", kMaxPackedK));
+  return absl::InvalidArgumentError(
+      absl::StrCat("weight matrix [", n, ", ", k, "]: the ", MethodName(method),
+                   " kernels take n >= 0 and 1 <= k <= ", kMaxPackedK));
 }
 
 size_t PaddedRowBytes(Method method, int k) {

@@ -15,6 +15,7 @@
 #include "libs/kernels/kernel_table.h"
 #include "libs/numa/node_arena.h"
 #include "libs/testing/packed_weights.h"
+#include "libs/testing/supported_kernels.h"
 #include "services/expert-worker/expert_store.h"
 
 namespace {
@@ -225,14 +226,6 @@ void ExpectSameBits(const std::vector<float>& want, const std::vector<float>& go
   }
 }
 
-std::vector<KernelEntry> SupportedKernels() {
-  std::vector<KernelEntry> supported;
-  for (const KernelEntry& entry : KernelTable::Candidates()) {
-    if (entry.supported(CpuFeatures::Detect())) supported.push_back(entry);
-  }
-  return supported;
-}
-
 class ExecutorOnEveryIsa : public ::testing::TestWithParam<KernelEntry> {
  protected:
   ForwardResult Forward(const TestStore& store, const TestBatch& batch, int num_threads = 1) {
@@ -333,10 +326,8 @@ TEST_P(ExecutorOnEveryIsa, AllocatesNothingOnceTheWorkspaceHasGrown) {
   EXPECT_EQ(num_allocations.load(), before);
 }
 
-INSTANTIATE_TEST_SUITE_P(Kernels, ExecutorOnEveryIsa, ::testing::ValuesIn(SupportedKernels()),
-                         [](const ::testing::TestParamInfo<KernelEntry>& info) {
-                           return std::string(MethodName(info.param.method)) + "_" + info.param.isa;
-                         });
+INSTANTIATE_TEST_SUITE_P(Kernels, ExecutorOnEveryIsa,
+                         ::testing::ValuesIn(testing::SupportedKernels()), testing::KernelName);
 
 }  // namespace
 }  // namespace atelier

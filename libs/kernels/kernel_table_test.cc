@@ -1,0 +1,110 @@
+#include "libs/kernels/kernel_table.h"
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "libs/testing/status_matchers.h"
+
+namespace atelier {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using testing::StatusIs;
+
+CpuFeatures Features(bool avx2, bool avx512, bool vnni, bool bf16) {
+  return {avx2, avx512, vnni, bf16};
+}
+
+struct Choice {
+  CpuFeatures features;
+  CpuIsa cap;
+  const char* bf16;
+  const char* int8;
+};
+
+TEST(KernelTable, SelectsTheBestThatCpuAndCapAllow) {
+  const CpuFeatures none, avx2 = Features(true, false, false, false);
+  const CpuFeatures skylake = Features(true, true, false, false);
+  const CpuFeatures icelake = Features(true, true, true, false);
+  const CpuFeatures zen4 = Features(true, true, true, true);
+  const Choice choices[] = {
+      {none, CpuIsa::kAuto, "scalar", "scalar"},
+      {none, CpuIsa::kScalar, "scalar", "scalar"},
+      {avx2, CpuIsa::kAuto, "avx2", "avx2"},
+      {avx2, CpuIsa::kAvx2, "avx2", "avx2"},
+      {skylake, CpuIsa::kAuto, "avx512", "avx512"},
+      {skylake, CpuIsa::kAvx2, "avx2", "avx2"},
+      {icelake, CpuIsa::kAuto, "avx512", "avx512vnni"},
+      {zen4, CpuIsa::kAuto, "avx512bf16", "avx512vnni"},
+      {zen4, CpuIsa::kAvx512, "avx512bf16", "avx512vnni"},
+      {zen4, CpuIsa::kAvx2, "avx2", "avx2"},
+      {zen4, CpuIsa::kScalar, "scalar", "scalar"},
+  };
+  for (const Choice& choice : choices) {
+    ATELIER_ASSERT_OK_AND_ASSIGN(const KernelTable table,
+                                 KernelTable::Select(choice.features, choice.cap));
+    EXPECT_STREQ(table.isa(Method::kBF16), choice.bf16);
+    EXPECT_STREQ(table.isa(Method::kINT8), choice.int8);
+  }
+}
+
+TEST(KernelTable, RefusesACapTheCpuLacksAndSaysWhatIsMissing) {
+  EXPECT_THAT(KernelTable::Select(CpuFeatures{}, CpuIsa::kAvx2),
+              StatusIs(absl::StatusCode::kFailedPrecondition,
+                       AllOf(HasSubstr("cpu-isa avx2"), HasSubstr("FMA"), HasSubstr("scalar"))));
+  EXPECT_THAT(
+      KernelTable::Select(Features(true, false, false, false), CpuIsa::kAvx512),
+      StatusIs(absl::StatusCode::kFailedPrecondition,
+               AllOf(HasSubstr("cpu-isa avx512"), HasSubstr("AVX-512 F"), HasSubstr("use avx2"))));
+}
+
+TEST(KernelTable, CandidatesEndWithScalarForEveryMethod) {
+  for (Method method : {Method::kBF16, Method::kINT8}) {
+    const KernelEntry* last = nullptr;
+    for (const KernelEntry& entry : KernelTable::Candidates()) {
+      if (entry.method == method) last = &entry;
+    }
+    ASSERT_NE(last, nullptr);
+    EXPECT_STREQ(last->isa, "scalar");
+    EXPECT_TRUE(last->supported(CpuFeatures{}));
+  }
+}
+
+TEST(CapabilitiesText, MarksEveryCellOfTheMatrix) {
+  const CpuFeatures icelake = Features(true, true, true, false);
+  ATELIER_ASSERT_OK_AND_ASSIGN(const KernelTable table,
+                               KernelTable::Select(icelake, CpuIsa::kAuto));
+  EXPECT_EQ(CapabilitiesText(icelake, table),
+            "method  isa         this CPU\n"
+            "BF16    avx512bf16  no\n"
+            "BF16    avx512      selected\n"
+            "BF16    avx2        yes\n"
+            "BF16    scalar      yes\n"
+            "INT8    avx512vnni  selected\n"
+            "INT8    avx512      yes\n"
+            "INT8    avx2        yes\n"
+            "INT8    scalar      yes\n");
+}
+
+TEST(CpuFeatures, DetectsOnlyConsistentSets) {
+  const CpuFeatures features = CpuFeatures::Detect();
+  EXPECT_TRUE(features.avx2_fma || !features.avx512);
+  EXPECT_TRUE(features.avx512 || !(features.avx512_vnni || features.avx512_bf16));
+  EXPECT_EQ(features.avx2_fma, __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"));
+  EXPECT_EQ(features.avx512_vnni, static_cast<bool>(__builtin_cpu_supports("avx512vnni")));
+}
+
+TEST(CpuIsa, NamesAreParsedBackAndOthersListed) {
+  for (CpuIsa isa : {CpuIsa::kScalar, CpuIsa::kAvx2, CpuIsa::kAvx512, CpuIsa::kAuto}) {
+    ATELIER_ASSERT_OK_AND_ASSIGN(const CpuIsa parsed, ParseCpuIsa(CpuIsaName(isa)));
+    EXPECT_EQ(parsed, isa);
+  }
+  for (const char* name : {"", "avx", "AVX2", "sse4"}) {
+    EXPECT_THAT(ParseCpuIsa(name), StatusIs(absl::StatusCode::kInvalidArgument,
+                                            AllOf(HasSubstr(std::string("\"") + name + "\""),
+                                                  HasSubstr("scalar, avx2, avx512 or auto"))));
+  }
+}
+
+}  // namespace
+}  // namespace atelier

@@ -1,0 +1,36 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "gtest/gtest.h"
+#include "libs/kernels/kernel_table.h"
+#include "libs/model/dtype.h"
+
+namespace atelier::testing {
+
+// The rows of the kernel table that this host can run, best first per method: the parameters of a
+// suite that compares every ISA.
+inline std::vector<KernelEntry> SupportedKernels() {
+  const CpuFeatures features = CpuFeatures::Detect();
+  std::vector<KernelEntry> supported;
+  for (const KernelEntry& entry : KernelTable::Candidates()) {
+    if (entry.supported(features)) supported.push_back(entry);
+  }
+  return supported;
+}
+
+inline std::vector<KernelEntry> SupportedKernels(Method method) {
+  std::vector<KernelEntry> supported;
+  for (const KernelEntry& entry : SupportedKernels()) {
+    if (entry.method == method) supported.push_back(entry);
+  }
+  return supported;
+}
+
+// "BF16_avx2", …
+inline std::string KernelName(const ::testing::TestParamInfo<KernelEntry>& info) {
+  return std::string(MethodName(info.param.method)) + "_" + info.param.isa;
+}
+
+}  // namespace atelier::testing
