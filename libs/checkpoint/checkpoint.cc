@@ -104,9 +104,10 @@ class SafetensorsCheckpoint final : public Checkpoint {
   Contents contents_;
 };
 
+// True for a dangling link too: opening it will say what is wrong.
 bool Exists(const std::string& path) {
   struct stat info = {};
-  return ::stat(path.c_str(), &info) == 0;
+  return ::lstat(path.c_str(), &info) == 0;
 }
 
 absl::Status CheckDirectory(const std::string& directory) {
@@ -125,7 +126,7 @@ std::string PathOf(const std::string& directory, absl::string_view file) {
   return absl::StrCat(directory, "/", file);
 }
 
-// Files that name the fault themselves need the folder only.
+// For messages that already name file and fault.
 absl::Status InDirectory(const absl::Status& status, const std::string& directory) {
   if (status.ok()) return status;
   return absl::Status(status.code(), absl::StrCat(directory, ": ", status.message()));
@@ -167,7 +168,8 @@ absl::StatusOr<ShardIndex> FindShards(const std::string& directory) {
 absl::Status CheckShardsExist(const std::string& directory, const ShardIndex& index) {
   std::vector<std::string> missing;
   for (const std::string& file : index.files) {
-    if (!Exists(PathOf(directory, file))) missing.push_back(file);
+    struct stat info = {};
+    if (::stat(PathOf(directory, file).c_str(), &info) != 0) missing.push_back(file);
   }
   if (missing.empty()) return absl::OkStatus();
   const auto needs = [&](const auto& item) { return item.second == missing[0]; };
