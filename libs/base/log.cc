@@ -25,6 +25,15 @@ bool NeedsQuotes(absl::string_view value) {
 
 }  // namespace
 
+absl::StatusOr<Severity> ParseSeverity(absl::string_view name) {
+  if (name == "debug") return Severity::kDebug;
+  if (name == "info") return Severity::kInfo;
+  if (name == "warning") return Severity::kWarning;
+  if (name == "error") return Severity::kError;
+  return absl::InvalidArgumentError(
+      absl::StrCat("log level \"", name, "\": must be debug, info, warning or error"));
+}
+
 Logger::Logger(Severity min_severity, Sink sink)
     : min_severity_(min_severity), sink_(sink ? std::move(sink) : WriteToStderr) {}
 

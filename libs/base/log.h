@@ -5,12 +5,16 @@
 #include <string>
 #include <utility>
 
+#include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 
 namespace atelier {
 
 enum class Severity { kDebug, kInfo, kWarning, kError };
+
+// "debug", "info", "warning" or "error", as --log-level spells them; INVALID_ARGUMENT otherwise.
+absl::StatusOr<Severity> ParseSeverity(absl::string_view name);
 
 // One line per event: `2026-12-02T07:10:29.123Z I worker_serving port=7070 shards=1`. Values with
 // blanks, quotes or control characters are quoted and escaped, so a peer's text cannot forge a

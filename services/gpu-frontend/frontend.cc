@@ -1,0 +1,198 @@
+#include "services/gpu-frontend/frontend.h"
+
+#include <array>
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <system_error>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/time/clock.h"
+#include "libs/base/endpoint.h"
+#include "libs/base/status_macros.h"
+#include "libs/base/version.h"
+#include "services/gpu-frontend/api/sampling_defaults.h"
+
+namespace atelier {
+namespace {
+
+constexpr absl::Duration kDrainPoll = absl::Milliseconds(10);
+// For the last bytes of streams whose requests have ended.
+constexpr absl::Duration kFlushGrace = absl::Seconds(2);
+
+// The whole file; empty when there is none.
+std::string ReadOptionalFile(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  return std::string((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
+}
+
+absl::StatusOr<std::string> SamplingDefaultsOf(const std::string& model_path) {
+  const std::string text = ReadOptionalFile(model_path + "/generation_config.json");
+  if (text.empty()) return std::string();
+  return DefaultSamplingParams(text);
+}
+
+}  // namespace
+
+absl::string_view FrontendStateName(FrontendState state) {
+  static constexpr std::array<absl::string_view, 5> kNames = {"starting", "loading", "serving",
+                                                              "draining", "stopped"};
+  return kNames[static_cast<size_t>(state)];
+}
+
+Frontend::Frontend(const FrontendOptions& options, ModelLoader loader, Clock& clock,
+                   const Logger& logger)
+    : options_(options),
+      loader_(std::move(loader)),
+      clock_(clock),
+      logger_(logger),
+      metrics_(registry_),
+      client_metrics_(registry_) {}
+
+absl::StatusOr<std::unique_ptr<Frontend>> Frontend::Start(const FrontendOptions& options,
+                                                          ModelLoader loader, Clock& clock,
+                                                          const Logger& logger) {
+  std::unique_ptr<Frontend> frontend(new Frontend(options, std::move(loader), clock, logger));
+  ATELIER_RETURN_IF_ERROR(frontend->Listen());
+  return frontend;
+}
+
+Frontend::~Frontend() {
+  observability_.reset();  // its threads ask Ready()
+  api_.reset();            // its calls use the engine
+}
+
+absl::Status Frontend::Listen() {
+  ApiServerOptions api;
+  api.listen = options_.ListenAddress();
+  api.stream_interval = options_.stream_interval;
+  ATELIER_ASSIGN_OR_RETURN(api_, ApiServer::Start(api, clock_, logger_));
+  ObservabilityOptions observability;
+  ATELIER_ASSIGN_OR_RETURN(observability.listen, ParseEndpoint(options_.metrics_address));
+  observability.metrics = &registry_;
+  observability.ready = [this] { return Ready(); };
+  ATELIER_ASSIGN_OR_RETURN(observability_, ObservabilityServer::Start(observability));
+  logger_.Info(
+      "frontend_listening",
+      {Kv("api", address()), Kv("metrics", metrics_address()), Kv("version", Version()),
+       Kv("model_path", options_.model_path), Kv("workers", absl::StrJoin(options_.workers, ",")),
+       Kv("device", options_.device), Kv("kv_cache_bytes", options_.kv_cache_bytes),
+       Kv("max_running_requests", options_.max_running_requests),
+       Kv("chunked_prefill_size", options_.chunked_prefill_size)});
+  return absl::OkStatus();
+}
+
+absl::Status Frontend::Load() {
+  Advance(FrontendState::kLoading);
+  absl::Status status = LoadAndPublish();
+  if (!status.ok()) Advance(FrontendState::kStopped);
+  return status;
+}
+
+absl::Status Frontend::LoadAndPublish() {
+  const absl::Time start = clock_.Now();
+  const LoaderContext context{clock_, logger_, metrics_, client_metrics_};
+  ATELIER_ASSIGN_OR_RETURN(model_, loader_(options_, context));
+  ATELIER_RETURN_IF_ERROR(Publish());
+  logger_.Info("frontend_serving", {Kv("api", address()), Kv("metrics", metrics_address()),
+                                    Kv("model", options_.served_model_name),
+                                    Kv("seconds", absl::ToDoubleSeconds(clock_.Now() - start))});
+  return absl::OkStatus();
+}
+
+absl::StatusOr<ServedModel> Frontend::DescribeModel() const {
+  ServedModel model = model_->Describe();
+  const std::string& advertised = options_.advertised_path;
+  model.model_path = advertised.empty() ? options_.model_path : advertised;
+  model.tokenizer_path = advertised.empty() ? options_.tokenizer_path : advertised;
+  model.served_model_name = options_.served_model_name;
+  model.server_version = std::string(Version());
+  model.device = options_.device;
+  ATELIER_ASSIGN_OR_RETURN(model.default_sampling_params_json,
+                           SamplingDefaultsOf(options_.model_path));
+  return model;
+}
+
+absl::Status Frontend::Publish() {
+  ApiBackend backend;
+  backend.engine = &model_->engine();
+  ATELIER_ASSIGN_OR_RETURN(backend.model, DescribeModel());
+  backend.tokenizer = PackTokenizer(options_.tokenizer_path);
+  if (!backend.tokenizer.ok()) {
+    logger_.Warning("no_tokenizer", {Kv("reason", backend.tokenizer.status().message()),
+                                     Kv("effect", "a gateway needs its own --tokenizer-path")});
+  }
+  api_->Serve(std::move(backend));
+  Advance(FrontendState::kServing);
+  return WriteReadyFile();
+}
+
+absl::Status Frontend::WriteReadyFile() const {
+  if (options_.ready_file.empty()) return absl::OkStatus();
+  const std::string staging = options_.ready_file + ".new";
+  {
+    std::ofstream file(staging, std::ios::trunc);
+    file << "listen=" << address() << "\nmetrics=" << metrics_address() << "\n";
+    file.flush();
+    if (!file.good()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("--ready-file=", options_.ready_file, ": cannot write ", staging));
+    }
+  }
+  if (std::rename(staging.c_str(), options_.ready_file.c_str()) != 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--ready-file=", options_.ready_file, ": cannot be created"));
+  }
+  return absl::OkStatus();
+}
+
+void Frontend::Drain(const std::function<bool()>& hurry) {
+  if (!Advance(FrontendState::kDraining)) return;
+  std::error_code ignored;
+  if (!options_.ready_file.empty()) std::filesystem::remove(options_.ready_file, ignored);
+  api_->Drain();
+  absl::Duration grace = absl::ZeroDuration();
+  if (model_ != nullptr) {
+    Engine& engine = model_->engine();
+    engine.Drain();
+    const absl::Time deadline = clock_.Now() + options_.drain_timeout;
+    while (!engine.Idle() && clock_.Now() < deadline && !hurry()) absl::SleepFor(kDrainPoll);
+    if (engine.Idle()) grace = kFlushGrace;
+  }
+  api_->Shutdown(grace);
+  Advance(FrontendState::kStopped);
+}
+
+absl::Status Frontend::Ready() const {
+  const FrontendState now = state();
+  if (now == FrontendState::kServing) return model_->Ready();
+  return absl::UnavailableError(absl::StrCat("the frontend is ", FrontendStateName(now)));
+}
+
+bool Frontend::Advance(FrontendState next) {
+  absl::MutexLock lock(&mutex_);
+  if (next <= state_) return false;
+  logger_.Info("frontend_state",
+               {Kv("from", FrontendStateName(state_)), Kv("to", FrontendStateName(next))});
+  state_ = next;
+  return true;
+}
+
+FrontendState Frontend::state() const {
+  absl::MutexLock lock(&mutex_);
+  return state_;
+}
+
+std::string Frontend::address() const {
+  Endpoint endpoint;
+  endpoint.host = options_.host;
+  endpoint.port = api_->port();
+  return endpoint.ToString();
+}
+
+std::string Frontend::metrics_address() const { return observability_->endpoint().ToString(); }
+
+}  // namespace atelier
