@@ -17,9 +17,11 @@ struct FrontendMetrics;
 
 struct GraphOptions {
   int64_t kv_cache_bytes = int64_t{1} << 30;  // fixed budget, allocated at start
-  int block_size = 16;                        // tokens per KV block
-  int max_context = 0;                        // 0 = the model's max_position_embeddings
-  int max_tokens_per_step = 2048;             // sizes the workspace
+  int block_size = 16;                        // tokens per KV block, 1 … 256
+  int max_context = 0;  // tokens of one sequence; 0 = what the model allows and the KV cache holds
+  int max_tokens_per_step =
+      2048;  // sizes the workspace; at least the engine's chunk + its running sequences
+  int max_sequences = 256;  // in one step
 
   absl::Status Validate() const;
 };
@@ -30,7 +32,7 @@ struct GraphOptions {
 class ModelGraph : public ModelRunner {
  public:
   // Verifies every tensor first. RESOURCE_EXHAUSTED names the sizes when weights or KV cache do not
-  // fit.
+  // fit; INVALID_ARGUMENT names a max_context beyond the model's or beyond what the KV cache holds.
   static absl::StatusOr<std::unique_ptr<ModelGraph>> Create(const Checkpoint& checkpoint,
                                                             Device& device, RemoteExperts& experts,
                                                             const GraphOptions& options,
