@@ -1,0 +1,180 @@
+#include "libs/testing/reference_model.h"
+
+#include <cstring>
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "libs/base/check.h"
+#include "libs/base/float16.h"
+#include "libs/checkpoint/tensor_list.h"
+#include "libs/model/reference.h"
+
+namespace atelier::testing {
+namespace {
+
+using Vector = std::vector<float>;
+using Rows = std::vector<Vector>;  // one per token
+
+Vector Floats(const TensorView& tensor) {
+  Vector values(tensor.data.size() / DTypeBytes(tensor.dtype));
+  for (size_t i = 0; i < values.size(); ++i) {
+    const uint8_t* at = tensor.data.data() + i * DTypeBytes(tensor.dtype);
+    if (tensor.dtype == DType::kF32) {
+      std::memcpy(&values[i], at, sizeof(float));
+      continue;
+    }
+    uint16_t bits;
+    std::memcpy(&bits, at, sizeof(bits));
+    values[i] = tensor.dtype == DType::kBF16 ? ToFloat(BFloat16{bits}) : Float16ToFloat(bits);
+  }
+  return values;
+}
+
+class Model {
+ public:
+  explicit Model(const Checkpoint& checkpoint)
+      : checkpoint_(checkpoint), config_(checkpoint.config()) {}
+
+  Vector Logits(absl::Span<const int32_t> tokens) const {
+    const size_t hidden = static_cast<size_t>(config_.hidden_size);
+    const Vector embedding = Load("model.embed_tokens.weight");
+    Rows x;
+    for (int32_t token : tokens) {
+      const auto begin =
+          embedding.begin() + static_cast<std::ptrdiff_t>(static_cast<size_t>(token) * hidden);
+      x.emplace_back(begin, begin + static_cast<std::ptrdiff_t>(hidden));
+    }
+    for (int layer = 0; layer < config_.num_layers; ++layer) {
+      Add(x, Attend(layer, Normed(x, absl::StrCat(LayerPrefix(layer), "input_layernorm.weight"))));
+      Add(x, FeedForward(layer, Normed(x, absl::StrCat(LayerPrefix(layer),
+                                                       "post_attention_layernorm.weight"))));
+    }
+    const Vector head = config_.tie_word_embeddings ? embedding : Load("lm_head.weight");
+    Vector logits;
+    for (const Vector& row : Normed(x, "model.norm.weight")) {
+      const Vector of_row = reference::MatVec(head, row);
+      logits.insert(logits.end(), of_row.begin(), of_row.end());
+    }
+    return logits;
+  }
+
+ private:
+  Vector Load(const std::string& name) const {
+    const auto tensor = checkpoint_.Find(name);
+    ATELIER_CHECK(tensor.ok());
+    return Floats(*tensor);
+  }
+  Vector LoadIf(bool wanted, const std::string& name) const {
+    return wanted ? Load(name) : Vector();
+  }
+
+  Rows Normed(const Rows& x, const std::string& weight_name) const {
+    const Vector weight = Load(weight_name);
+    Rows normed;
+    for (const Vector& row : x)
+      normed.push_back(reference::RmsNorm(row, weight, config_.rms_norm_eps));
+    return normed;
+  }
+
+  static void Add(Rows& x, const Rows& y) {
+    for (size_t t = 0; t < x.size(); ++t) {
+      for (size_t j = 0; j < x[t].size(); ++j) x[t][j] += y[t][j];
+    }
+  }
+
+  // One of q, k, v for all tokens: projection, optional norm per head, optional rotation. [T *
+  // heads * head_dim]
+  Vector Project(const std::string& prefix, const Rows& x, bool normed, bool rotated) const {
+    const AttentionConfig& shape = config_.attention;
+    const Vector weight = Load(absl::StrCat(prefix, "_proj.weight"));
+    const Vector bias = LoadIf(shape.qkv_bias, absl::StrCat(prefix, "_proj.bias"));
+    const Vector norm = LoadIf(normed && shape.qk_norm, absl::StrCat(prefix, "_norm.weight"));
+    const size_t head_dim = static_cast<size_t>(shape.head_dim);
+    Vector all;
+    for (size_t t = 0; t < x.size(); ++t) {
+      Vector row = reference::MatVec(weight, x[t], bias);
+      for (size_t begin = 0; begin < row.size(); begin += head_dim) {
+        const absl::Span<float> head(&row[begin], head_dim);
+        if (!norm.empty()) {
+          const Vector value = reference::RmsNorm(head, norm, config_.rms_norm_eps);
+          std::copy(value.begin(), value.end(), head.begin());
+        }
+        if (rotated)
+          reference::ApplyRope(head, shape.rotary_dim, shape.rope_theta, static_cast<int64_t>(t));
+      }
+      all.insert(all.end(), row.begin(), row.end());
+    }
+    return all;
+  }
+
+  Rows Attend(int layer, const Rows& x) const {
+    const std::string prefix = absl::StrCat(LayerPrefix(layer), "self_attn.");
+    const Vector q = Project(absl::StrCat(prefix, "q"), x, true, true);
+    const Vector k = Project(absl::StrCat(prefix, "k"), x, true, true);
+    const Vector v = Project(absl::StrCat(prefix, "v"), x, false, false);
+    const Vector attended = reference::Attention(config_.attention, q, k, v);
+    const Vector weight = Load(absl::StrCat(prefix, "o_proj.weight"));
+    const Vector bias = LoadIf(config_.attention.output_bias, absl::StrCat(prefix, "o_proj.bias"));
+    const size_t width = attended.size() / x.size();
+    Rows out;
+    for (size_t t = 0; t < x.size(); ++t) {
+      out.push_back(
+          reference::MatVec(weight, absl::MakeConstSpan(attended).subspan(t * width, width), bias));
+    }
+    return out;
+  }
+
+  Vector Ffn(const std::string& prefix, const Vector& x) const {
+    const Vector gate = Load(absl::StrCat(prefix, "gate_proj.weight"));
+    const Vector up = Load(absl::StrCat(prefix, "up_proj.weight"));
+    const Vector down = Load(absl::StrCat(prefix, "down_proj.weight"));
+    return reference::SwiGluFfn({gate, up, down}, x);
+  }
+
+  Vector Routed(int layer, const Vector& x, const reference::RouterChoice& choice) const {
+    Vector sum(x.size());
+    for (size_t i = 0; i < choice.experts.size(); ++i) {
+      const auto tensors = FindExpert(checkpoint_, layer, choice.experts[i]);
+      ATELIER_CHECK(tensors.ok());
+      const Vector gate = Floats(tensors->gate), up = Floats(tensors->up),
+                   down = Floats(tensors->down);
+      const Vector y = reference::SwiGluFfn({gate, up, down}, x);
+      for (size_t j = 0; j < sum.size(); ++j) sum[j] += choice.weights[i] * y[j];
+    }
+    return sum;
+  }
+
+  Rows FeedForward(int layer, const Rows& x) const {
+    const std::string prefix = absl::StrCat(LayerPrefix(layer), "mlp.");
+    Rows out;
+    if (!config_.is_moe_layer[static_cast<size_t>(layer)]) {
+      for (const Vector& row : x) out.push_back(Ffn(prefix, row));
+      return out;
+    }
+    const Vector router = Load(absl::StrCat(prefix, "gate.weight"));
+    const Vector bias =
+        LoadIf(config_.moe.correction_bias, absl::StrCat(prefix, "gate.e_score_correction_bias"));
+    for (const Vector& row : x) {
+      Vector y =
+          Routed(layer, row, reference::Route(config_.moe, reference::MatVec(router, row), bias));
+      if (config_.moe.shared_intermediate_size > 0) {
+        const Vector shared = Ffn(absl::StrCat(prefix, "shared_experts."), row);
+        for (size_t j = 0; j < y.size(); ++j) y[j] += shared[j];
+      }
+      out.push_back(std::move(y));
+    }
+    return out;
+  }
+
+  const Checkpoint& checkpoint_;
+  const ModelConfig& config_;
+};
+
+}  // namespace
+
+std::vector<float> ReferenceLogits(const Checkpoint& checkpoint, absl::Span<const int32_t> tokens) {
+  return Model(checkpoint).Logits(tokens);
+}
+
+}  // namespace atelier::testing
