@@ -172,10 +172,9 @@ void ThreadedEngine::Run() {
     const bool stop = inbox.stop;
     Serve(std::move(inbox));
     if (stop) break;
+    if (!core_.empty()) core_.PlanStep();
     Publish(0);
-    if (core_.empty()) continue;
-    const int num_generated = core_.Step();
-    Publish(num_generated);
+    if (!core_.empty()) Publish(core_.RunStep());
   }
   core_.FailAll(absl::UnavailableError("the frontend is shutting down"));
   Publish(0);

@@ -138,10 +138,14 @@ bool EngineCore::FlushCache() {
   return true;
 }
 
-int EngineCore::Step() {
-  const StepPlan plan = scheduler_.Plan();
-  ATELIER_CHECK(!plan.chunks.empty());
-  RecordAdmissions(plan);
+void EngineCore::PlanStep() {
+  plan_ = scheduler_.Plan();
+  ATELIER_CHECK(!plan_.chunks.empty());
+  RecordAdmissions(plan_);
+}
+
+int EngineCore::RunStep() {
+  const StepPlan plan = std::exchange(plan_, {});
   const absl::Span<float> logits = Prepare(plan);
   if (const absl::Status status = runner_.Step(steps_, logits); !status.ok()) {
     logger_.Warning("step_failed",

@@ -39,9 +39,12 @@ class EngineCore {
   void Add(SubmittedRequest submitted);
   // A last delta of kAbort for each unfinished sequence; false if the id is unknown.
   bool Abort(const std::string& id);
-  // One step over what the scheduler chooses. An error of the model ends the requests of that
-  // step. Returns the number of tokens generated. REQUIRES: !empty().
-  int Step();
+  // Chooses what the next step computes; Load() and num_queued() tell it already. Nothing but
+  // RunStep may follow. REQUIRES: !empty().
+  void PlanStep();
+  // Computes it. An error of the model ends the requests of that step. Returns the number of tokens
+  // generated.
+  int RunStep();
   void FailAll(const absl::Status& status);
   bool FlushCache();
 
@@ -92,6 +95,7 @@ class EngineCore {
   Sampler sampler_;
   std::map<uint64_t, std::unique_ptr<Request>> requests_;  // by arrival
   std::vector<std::unique_ptr<Request>> ended_;  // a step under way may still point to them
+  StepPlan plan_;                                // between PlanStep and RunStep
   uint64_t num_arrived_ = 0;
   int num_queued_ = 0;
   int64_t num_prompt_tokens_ = 0;

@@ -17,7 +17,6 @@
 namespace atelier {
 namespace {
 
-using ::testing::ElementsAre;
 using testing::FakeModelOptions;
 using testing::FakeModelRunner;
 using testing::GenerateAlone;
@@ -48,7 +47,8 @@ class Harness {
     return sink;
   }
   void Step() {
-    core_.Step();
+    core_.PlanStep();
+    core_.RunStep();
     ASSERT_THAT(core_.CheckInvariants(), testing::IsOk());
   }
   void RunAll() {
@@ -82,6 +82,14 @@ class Harness {
   int num_added_ = 0;
 };
 
+EngineOptions MakeEngine(int max_running, int chunk, bool prefix_cache) {
+  EngineOptions options;
+  options.max_running_requests = max_running;
+  options.chunked_prefill_size = chunk;
+  options.prefix_cache = prefix_cache;
+  return options;
+}
+
 GenerateRequest Greedy(std::vector<int32_t> prompt, int max_new_tokens) {
   GenerateRequest request;
   request.prompt = std::move(prompt);
@@ -113,6 +121,273 @@ TEST(EngineCore, GeneratesWhatTheModelSays) {
   EXPECT_THAT(sink->sequence().tokens, SizeIs(10));
 }
 
+TEST(EngineCore, ATokenADeltaWithRunningCounts) {
+  Harness harness;
+  const auto sink = harness.Add(Greedy({1, 2, 3}, 4));
+  harness.RunAll();
+  const RecordedSequence got = sink->sequence();
+  EXPECT_EQ(got.num_deltas, 4);
+  EXPECT_EQ(got.last.prompt_tokens, 3);
+  EXPECT_EQ(got.last.completion_tokens, 4);
+  EXPECT_EQ(got.last.finish, FinishReason::kLength);
+  EXPECT_EQ(got.last.matched_token, std::nullopt);
+}
+
+// The greedy text of `prompt` with nothing that ends it.
+std::vector<int32_t> FreeText(const std::vector<int32_t>& prompt, int size) {
+  Harness harness;
+  return harness.Alone(Greedy(prompt, size)).tokens;
+}
+
+TEST(EngineCore, EndOfSequenceIsCountedButNoPartOfTheText) {
+  const std::vector<int32_t> text = FreeText({1, 2, 3}, 6);
+  GenerateRequest request = Greedy({1, 2, 3}, 20);
+  request.sampling.ignore_eos = false;
+  // The bias makes the end certain from the first token on; min_new_tokens puts it off.
+  request.sampling.logit_bias = {{kEos, 100.0f}};
+  request.sampling.min_new_tokens = 6;
+  Harness harness;
+  const auto sink = harness.Add(request);
+  harness.RunAll();
+  const RecordedSequence got = sink->sequence();
+  EXPECT_EQ(got.tokens, text);
+  EXPECT_EQ(got.last.finish, FinishReason::kStop);
+  EXPECT_EQ(got.last.matched_token, kEos);
+  EXPECT_EQ(got.last.completion_tokens, 7);
+  EXPECT_THAT(got.last.tokens, IsEmpty());
+}
+
+TEST(EngineCore, AStopTokenIsTheLastOfTheText) {
+  const std::vector<int32_t> text = FreeText({1, 2, 3}, 6);
+  const int32_t stop = text[3];
+  const auto first = std::find(text.begin(), text.end(), stop);
+  GenerateRequest request = Greedy({1, 2, 3}, 20);
+  request.sampling.stop_token_ids = {stop, stop};
+  Harness harness;
+  const auto sink = harness.Add(request);
+  harness.RunAll();
+  const RecordedSequence got = sink->sequence();
+  EXPECT_EQ(got.tokens, std::vector<int32_t>(text.begin(), first + 1));
+  EXPECT_EQ(got.last.finish, FinishReason::kStop);
+  EXPECT_EQ(got.last.matched_token, stop);
+}
+
+TEST(EngineCore, AStopTokenAtTheLengthLimitCountsAsStop) {
+  const std::vector<int32_t> text = FreeText({1, 2, 3}, 1);
+  GenerateRequest request = Greedy({1, 2, 3}, 1);
+  request.sampling.stop_token_ids = {text[0]};
+  Harness harness;
+  const auto sink = harness.Add(request);
+  harness.RunAll();
+  EXPECT_EQ(sink->sequence().last.finish, FinishReason::kStop);
+}
+
+TEST(EngineCore, TheContextsEndEndsTheText) {
+  Harness harness({}, {64, 16, 4, 64});
+  GenerateRequest request = Greedy({1, 2, 3}, 1000);
+  const auto asked = harness.Add(request);
+  request.sampling.max_new_tokens.reset();
+  const auto unset = harness.Add(request);
+  harness.RunAll();
+  for (const auto& sink : {asked, unset}) {
+    EXPECT_THAT(sink->sequence().tokens, SizeIs(13));
+    EXPECT_EQ(sink->sequence().last.finish, FinishReason::kLength);
+  }
+}
+
+TEST(EngineCore, NothingToGenerateEndsAtOnce) {
+  Harness harness;
+  GenerateRequest request = Greedy({1, 2, 3}, 0);
+  request.sampling.n = 2;
+  const auto sink = harness.Add(request);
+  EXPECT_TRUE(harness.core().empty());
+  EXPECT_EQ(harness.core().num_queued(), 0);
+  for (const int index : {0, 1}) {
+    EXPECT_EQ(sink->sequence(index).last.finish, FinishReason::kLength);
+    EXPECT_EQ(sink->sequence(index).last.completion_tokens, 0);
+  }
+}
+
+// Log-probabilities of positions start, … of the prompt, from the model's rows.
+void ExpectPromptLogprobs(const FakeModelRunner& runner, const GenerateRequest& request,
+                          const RecordedSequence& got) {
+  const int start = request.logprobs.prompt_start;
+  const int size = static_cast<int>(request.prompt.size());
+  ASSERT_THAT(got.prompt_logprobs, SizeIs(size - start));
+  for (int p = start; p < size; ++p) {
+    SCOPED_TRACE(p);
+    const TokenLogprob& l = got.prompt_logprobs[static_cast<size_t>(p - start)];
+    const int32_t token = request.prompt[static_cast<size_t>(p)];
+    EXPECT_EQ(l.token, token);
+    if (p == 0) {
+      EXPECT_EQ(l.logprob, std::nullopt);
+      EXPECT_THAT(l.top, IsEmpty());
+      continue;
+    }
+    const TokenLogprob want =
+        LogprobOf(token, request.logprobs.top,
+                  runner.LogitsAfter(absl::MakeConstSpan(request.prompt).first(p)))
+            .value();
+    EXPECT_EQ(l.logprob, want.logprob);
+    EXPECT_EQ(l.top, want.top);
+  }
+}
+
+TEST(EngineCore, PromptLogprobsComeWithTheFirstDeltaWhateverTheChunks) {
+  for (const int chunk : {1, 3, 100}) {
+    for (const int start : {0, 1, 5, 19}) {
+      for (const int max_new_tokens : {0, 2}) {
+        SCOPED_TRACE(absl::StrCat("chunk ", chunk, " start ", start, " max ", max_new_tokens));
+        Harness harness(MakeEngine(4, chunk, true));
+        harness.Add(Greedy(Range(0, 20), 1));  // leaves the prompt in the prefix cache
+        harness.RunAll();
+        GenerateRequest request = Greedy(Range(0, 20), max_new_tokens);
+        request.logprobs.prompt_start = start;
+        request.logprobs.top = 2;
+        request.sampling.n = 2;
+        const auto sink = harness.Add(request);
+        harness.RunAll();
+        ExpectPromptLogprobs(harness.runner(), request, sink->sequence(0));
+        EXPECT_THAT(sink->sequence(1).prompt_logprobs, IsEmpty());
+        ExpectSameText(sink->sequence(1), harness.Alone(request));
+      }
+    }
+  }
+}
+
+TEST(EngineCore, LogprobsAreOfTheRawLogits) {
+  Harness harness;
+  GenerateRequest request = Greedy({1, 2, 3}, 5);
+  request.sampling.temperature = 0.5f;
+  request.sampling.seed = 3;
+  request.sampling.logit_bias = {{5, 2.0f}};
+  request.logprobs.enabled = true;
+  request.logprobs.top = 4;
+  const auto sink = harness.Add(request);
+  harness.RunAll();
+  const RecordedSequence got = sink->sequence();
+  ASSERT_THAT(got.logprobs, SizeIs(5));
+  std::vector<int32_t> all = request.prompt;
+  for (size_t i = 0; i < 5; ++i) {
+    const TokenLogprob want =
+        LogprobOf(got.tokens[i], 4, harness.runner().LogitsAfter(all)).value();
+    EXPECT_EQ(got.logprobs[i].token, got.tokens[i]);
+    EXPECT_EQ(got.logprobs[i].logprob, want.logprob);
+    EXPECT_EQ(got.logprobs[i].top, want.top);
+    all.push_back(got.tokens[i]);
+  }
+}
+
+TEST(EngineCore, SequencesOfARequestDifferAndRepeatWithTheSeed) {
+  GenerateRequest request = Greedy({1, 2, 3, 4, 5, 6}, 8);
+  request.sampling.temperature = 1;
+  request.sampling.n = 3;
+  request.sampling.seed = 77;
+  Harness harness;
+  const auto first = harness.Add(request);
+  const auto second = harness.Add(request);
+  request.sampling.seed.reset();
+  const auto fresh = harness.Add(request);
+  const auto other_fresh = harness.Add(request);
+  harness.RunAll();
+  EXPECT_NE(first->sequence(0).tokens, first->sequence(1).tokens);
+  EXPECT_NE(first->sequence(1).tokens, first->sequence(2).tokens);
+  for (const int index : {0, 1, 2}) {
+    EXPECT_EQ(first->sequence(index).tokens, second->sequence(index).tokens);
+    EXPECT_NE(first->sequence(index).tokens, fresh->sequence(index).tokens);
+    EXPECT_NE(fresh->sequence(index).tokens, other_fresh->sequence(index).tokens);
+  }
+}
+
+TEST(EngineCore, CachedTokensAreThoseFoundWhenTheRequestCame) {
+  Harness harness;
+  GenerateRequest request = Greedy(Range(0, 18), 2);
+  request.sampling.n = 2;
+  const auto first = harness.Add(request);
+  harness.RunAll();
+  const auto second = harness.Add(request);
+  harness.RunAll();
+  EXPECT_EQ(first->sequence(0).last.cached_tokens, 0);
+  EXPECT_EQ(first->sequence(1).last.cached_tokens, 0);
+  EXPECT_EQ(second->sequence(0).last.cached_tokens, 16);
+  EXPECT_EQ(second->sequence(1).last.cached_tokens, 16);
+  EXPECT_DOUBLE_EQ(harness.core().Load().cache_hit_rate, 16.0 / 36);
+  ASSERT_TRUE(harness.core().FlushCache());
+  const auto third = harness.Add(request);
+  EXPECT_FALSE(harness.core().FlushCache());
+  harness.RunAll();
+  EXPECT_EQ(third->sequence(0).last.cached_tokens, 0);
+}
+
+TEST(EngineCore, AFailedStepEndsExactlyTheRequestsInIt) {
+  Harness harness(MakeEngine(1, 100, true));
+  bool fail = false;
+  harness.runner().set_before_step([&](absl::Span<const SequenceStep>) {
+    return fail ? absl::UnavailableError("experts gone") : absl::OkStatus();
+  });
+  GenerateRequest request = Greedy({1, 2, 3}, 5);
+  request.sampling.n = 2;  // the second one waits
+  const auto in_step = harness.Add(request);
+  const auto waiting = harness.Add(Greedy({4, 5}, 5));
+  harness.Step();
+  fail = true;
+  harness.Step();
+  fail = false;
+  EXPECT_THAT(in_step->error(), StatusIs(absl::StatusCode::kUnavailable, "experts gone"));
+  EXPECT_FALSE(waiting->Ended());
+  harness.RunAll();
+  ExpectSameText(waiting->sequence(), harness.Alone(Greedy({4, 5}, 5)));
+  EXPECT_EQ(harness.metrics().RequestsWith("error").Value(), 1);
+  EXPECT_EQ(harness.metrics().RequestsWith("length").Value(), 1);
+}
+
+TEST(EngineCore, LogitsWithoutAnyNumberEndTheRequestWithInternal) {
+  Harness harness;
+  GenerateRequest request = Greedy({1, 2, 3}, 5);
+  for (int32_t token = 0; token < 64; ++token) request.sampling.stop_token_ids.push_back(token);
+  request.sampling.min_new_tokens = 2;  // forbids every token
+  const auto sink = harness.Add(request);
+  const auto other = harness.Add(Greedy({4, 5}, 5));
+  harness.RunAll();
+  EXPECT_THAT(sink->error(), StatusIs(absl::StatusCode::kInternal, HasSubstr("logits")));
+  EXPECT_THAT(other->error(), testing::IsOk());
+}
+
+TEST(EngineCore, AbortEndsEverySequenceWhereverItIs) {
+  Harness harness(MakeEngine(2, 100, true));
+  GenerateRequest request = Greedy({1, 2, 3}, 50);
+  request.id = "gone";
+  request.sampling.n = 3;
+  const auto sink = harness.Add(request);
+  for (int i = 0; i < 4; ++i) harness.Step();
+  EXPECT_TRUE(harness.core().Abort("gone"));
+  EXPECT_FALSE(harness.core().Abort("gone"));
+  EXPECT_TRUE(harness.core().empty());
+  for (const int index : {0, 1, 2}) {
+    EXPECT_EQ(sink->sequence(index).last.finish, FinishReason::kAbort);
+  }
+  EXPECT_GT(sink->sequence(0).tokens.size(), 0u);
+  EXPECT_THAT(sink->sequence(2).tokens, IsEmpty());
+  EXPECT_EQ(harness.core().Load().used_tokens, 0);
+}
+
+TEST(EngineCore, CountsWhatItDoes) {
+  Harness harness;
+  harness.Add(Greedy({1, 2, 3}, 5));
+  harness.Add(Greedy({4, 5}, 3));
+  EXPECT_EQ(harness.core().num_queued(), 2);
+  EXPECT_EQ(harness.core().Load().waiting_uncached_tokens, 5);
+  harness.Step();
+  EXPECT_EQ(harness.core().num_queued(), 0);
+  EXPECT_EQ(harness.core().Load().running, 2);
+  EXPECT_EQ(harness.core().Load().used_tokens, 8);
+  harness.RunAll();
+  EXPECT_EQ(harness.metrics().prompt_tokens.Value(), 5);
+  EXPECT_EQ(harness.metrics().generated_tokens.Value(), 8);
+  EXPECT_EQ(harness.metrics().steps.Value(), 5);
+  EXPECT_EQ(harness.metrics().RequestsWith("length").Value(), 2);
+}
+
 // ---- random traffic ----
 
 struct Traffic {
@@ -121,14 +396,6 @@ struct Traffic {
   FakeModelOptions model;
   int percent_failing_steps;
 };
-
-EngineOptions MakeEngine(int max_running, int chunk, bool prefix_cache) {
-  EngineOptions options;
-  options.max_running_requests = max_running;
-  options.chunked_prefill_size = chunk;
-  options.prefix_cache = prefix_cache;
-  return options;
-}
 
 class RandomRequests {
  public:

@@ -33,17 +33,21 @@ float Weight(float logit, float largest, float temperature) {
   return std::exp((logit - largest) / temperature);
 }
 
-// The first index at which the running sum of `weights` exceeds u times their total, 0 <= u < 1.
-size_t DrawIndex(absl::Span<const float> weights, double u) {
+// The first of `items` at which the running sum of weights exceeds u times their total, 0 <= u < 1.
+template <typename Items, typename WeightOf>
+const auto& DrawOne(const Items& items, double u, const WeightOf& weight_of) {
   double total = 0;
-  for (const float w : weights) total += w;
+  for (const auto& item : items) total += weight_of(item);
   const double target = u * total;
   double sum = 0;
-  for (size_t i = 0; i < weights.size(); ++i) {
-    sum += weights[i];
-    if (sum > target) return i;
+  const auto* last = &items.front();  // a target rounded up to the total falls to the last possible
+  for (const auto& item : items) {
+    if (!(weight_of(item) > 0)) continue;
+    last = &item;
+    sum += weight_of(item);
+    if (sum > target) break;
   }
-  return weights.size() - 1;
+  return *last;
 }
 
 }  // namespace
@@ -82,6 +86,16 @@ absl::Span<const float> Sampler::Adjust(const SamplingInput& input) {
   return adjusted_;
 }
 
+double Sampler::Weigh(absl::Span<const float> logits, float largest, float temperature) {
+  weights_.resize(logits.size());
+  double total = 0;
+  for (size_t i = 0; i < logits.size(); ++i) {
+    weights_[i] = Weight(logits[i], largest, temperature);
+    total += weights_[i];
+  }
+  return total;
+}
+
 void Sampler::KeepTopK(size_t k) {
   if (k >= candidates_.size()) return;
   std::nth_element(candidates_.begin(), candidates_.begin() + static_cast<std::ptrdiff_t>(k),
@@ -89,57 +103,65 @@ void Sampler::KeepTopK(size_t k) {
   candidates_.resize(k);
 }
 
-void Sampler::KeepTopP(double share, double total) {
-  // Sorts only as far as the share reaches: usually a few of a large vocabulary.
+void Sampler::CollectTopK(absl::Span<const float> logits, size_t k) {
+  // Every k candidates the worse half goes; what is no better than the rest is then passed over
+  // with one comparison (of equal ones the later id is the worse).
+  candidates_.clear();
+  float floor = kNever;
+  for (size_t i = 0; i < logits.size(); ++i) {
+    if (!(logits[i] > floor)) continue;
+    candidates_.push_back({logits[i], 0, static_cast<int32_t>(i)});
+    if (candidates_.size() < 2 * k) continue;
+    KeepTopK(k);
+    floor = std::max_element(candidates_.begin(), candidates_.end(), Likelier)->logit;
+  }
+  KeepTopK(k);
+}
+
+void Sampler::CollectLikely(absl::Span<const float> logits, double floor) {
+  candidates_.clear();
+  for (size_t i = 0; i < logits.size(); ++i) {
+    if (weights_[i] > 0 && weights_[i] >= floor) {
+      candidates_.push_back({logits[i], weights_[i], static_cast<int32_t>(i)});
+    }
+  }
+}
+
+void Sampler::KeepTopP(double mass) {
+  // Sorts only as far as the mass reaches: usually a few of many.
   constexpr size_t kFirstRun = 64;
   const auto at = [this](size_t i) { return candidates_.begin() + static_cast<std::ptrdiff_t>(i); };
+  const size_t size = candidates_.size();
   double sum = 0;
-  size_t sorted = 0;
-  for (size_t run = kFirstRun; sorted < candidates_.size(); run *= 8) {
-    const size_t end = std::min(candidates_.size(), sorted + run);
-    if (end < candidates_.size())
-      std::nth_element(at(sorted), at(end), at(candidates_.size()), Likelier);
-    std::sort(at(sorted), at(end), Likelier);
-    for (; sorted < end; ++sorted) {
-      if (sum >= share * total) break;
-      sum += weights_[static_cast<size_t>(candidates_[sorted].token)];
-    }
-    if (sum >= share * total) break;
+  size_t kept = 0;
+  for (size_t run = kFirstRun; kept < size && sum < mass; run *= 8) {
+    const size_t end = std::min(size, kept + run);
+    if (end < size) std::nth_element(at(kept), at(end), at(size), Likelier);
+    std::sort(at(kept), at(end), Likelier);
+    for (; kept < end && sum < mass; ++kept) sum += candidates_[kept].weight;
   }
-  candidates_.resize(std::max<size_t>(sorted, 1));
+  candidates_.resize(kept);
 }
 
 int32_t Sampler::DrawAmongTop(absl::Span<const float> logits, float largest,
-                              const SamplingInput& input) {
-  const SamplingOptions& o = input.options;
-  candidates_.clear();
-  for (size_t i = 0; i < logits.size(); ++i) {
-    if (logits[i] > kNever) candidates_.push_back({logits[i], static_cast<int32_t>(i)});
-  }
-  if (o.top_k > 0) KeepTopK(static_cast<size_t>(o.top_k));
-  weights_.resize(logits.size());
+                              const SamplingOptions& o, double u) {
   double total = 0;
-  for (const Candidate& c : candidates_) {
-    const float weight = Weight(c.logit, largest, o.temperature);
-    weights_[static_cast<size_t>(c.token)] = weight;
-    total += weight;
+  if (o.top_k > 0) {
+    CollectTopK(logits, static_cast<size_t>(o.top_k));
+    for (Candidate& c : candidates_) {
+      c.weight = Weight(c.logit, largest, o.temperature);
+      total += c.weight;
+    }
+  } else {
+    total = Weigh(logits, largest, o.temperature);
+    // All tokens below this weight together lack the mass to reach into top_p, however many they
+    // are; half of it leaves room for rounding.
+    const double beyond_top_p = (1 - o.top_p) * total / static_cast<double>(logits.size()) / 2;
+    CollectLikely(logits, std::max<double>(beyond_top_p, o.min_p));
   }
-  if (o.top_p < 1.0f) KeepTopP(o.top_p, total);
-  std::erase_if(candidates_, [&](const Candidate& c) {
-    return weights_[static_cast<size_t>(c.token)] < o.min_p;
-  });
-  std::vector<float>& kept = adjusted_;  // nothing reads the adjusted logits any more
-  kept.resize(candidates_.size());
-  std::transform(candidates_.begin(), candidates_.end(), kept.begin(),
-                 [this](const Candidate& c) { return weights_[static_cast<size_t>(c.token)]; });
-  return candidates_[DrawIndex(kept, UniformAt(input.random))].token;
-}
-
-int32_t Sampler::Draw(absl::Span<const float> logits, float largest, const SamplingInput& input) {
-  weights_.resize(logits.size());
-  std::transform(logits.begin(), logits.end(), weights_.begin(),
-                 [&](float logit) { return Weight(logit, largest, input.options.temperature); });
-  return static_cast<int32_t>(DrawIndex(weights_, UniformAt(input.random)));
+  if (o.top_p < 1.0f) KeepTopP(o.top_p * total);
+  std::erase_if(candidates_, [&](const Candidate& c) { return c.weight < o.min_p; });
+  return DrawOne(candidates_, u, [](const Candidate& c) { return c.weight; }).token;
 }
 
 std::optional<int32_t> Sampler::Sample(const SamplingInput& input) {
@@ -149,8 +171,11 @@ std::optional<int32_t> Sampler::Sample(const SamplingInput& input) {
   const SamplingOptions& o = input.options;
   if (o.temperature == 0.0f || o.top_k == 1) return best;
   const float largest = logits[static_cast<size_t>(best)];
-  if (o.top_k <= 0 && o.top_p >= 1.0f && o.min_p <= 0.0f) return Draw(logits, largest, input);
-  return DrawAmongTop(logits, largest, input);
+  const double u = UniformAt(input.random);
+  if (o.top_k > 0 || o.top_p < 1.0f || o.min_p > 0.0f) return DrawAmongTop(logits, largest, o, u);
+  Weigh(logits, largest, o.temperature);
+  const float& drawn = DrawOne(weights_, u, [](float weight) { return weight; });
+  return static_cast<int32_t>(&drawn - weights_.data());
 }
 
 std::optional<TokenLogprob> LogprobOf(int32_t token, int num_top, absl::Span<const float> logits) {

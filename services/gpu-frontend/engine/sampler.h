@@ -43,20 +43,24 @@ class Sampler {
  private:
   struct Candidate {
     float logit;
+    float weight;  // probability relative to the most likely token's
     int32_t token;
   };
   static bool Likelier(const Candidate& a, const Candidate& b);
 
   absl::Span<const float> Adjust(const SamplingInput& input);
   void Penalize(const SamplingInput& input);
-  int32_t Draw(absl::Span<const float> logits, float largest, const SamplingInput& input);
-  int32_t DrawAmongTop(absl::Span<const float> logits, float largest, const SamplingInput& input);
+  double Weigh(absl::Span<const float> logits, float largest, float temperature);
+  int32_t DrawAmongTop(absl::Span<const float> logits, float largest, const SamplingOptions& o,
+                       double u);
+  void CollectTopK(absl::Span<const float> logits, size_t k);
+  void CollectLikely(absl::Span<const float> logits, double floor);
   void KeepTopK(size_t k);
-  void KeepTopP(double share, double total);
+  void KeepTopP(double mass);
 
   std::vector<float> adjusted_;
+  std::vector<float> weights_;  // parallel to the logits
   std::vector<Candidate> candidates_;
-  std::vector<float> weights_;  // parallel to candidates_ or to the logits
 };
 
 // log softmax of the model's own logits (before bias, penalties and temperature) for `token`, and
