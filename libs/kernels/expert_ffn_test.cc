@@ -164,14 +164,17 @@ std::vector<double> ExpertBounds(Method method, const Problem& problem, int row)
   for (size_t i = 0; i < gate.size(); ++i) {
     const size_t begin = i * x.size();
     h.push_back(SwiGluReference(gate[i], up[i]));
-    error.push_back(ErrorBound::Gated(gate[i], bound.Product(&problem.gate[begin], x, delta_x),
-                                      up[i], bound.Product(&problem.up[begin], x, delta_x)));
+    // The reference rounds its results to float, too.
+    const double gate_error = bound.Product(&problem.gate[begin], x, delta_x) +
+                              kFloatRounding * std::fabs(double{gate[i]});
+    const double up_error =
+        bound.Product(&problem.up[begin], x, delta_x) + kFloatRounding * std::fabs(double{up[i]});
+    error.push_back(ErrorBound::Gated(gate[i], gate_error, up[i], up_error));
   }
   const std::vector<double> delta_h = bound.Requantised(h, error);
   std::vector<double> bounds;
   for (size_t i = 0; i < x.size(); ++i) {
-    // The reference rounds its own result, and gate and up above, to float.
-    bounds.push_back(bound.Product(&problem.down[i * h.size()], h, delta_h) * (1 + 0x1p-20));
+    bounds.push_back(bound.Product(&problem.down[i * h.size()], h, delta_h));
   }
   return bounds;
 }
@@ -208,10 +211,11 @@ TEST_P(ExpertOnEveryIsa, IsWithinThePublishedBoundOfTheReference) {
           reference::SwiGluFfn({problem.gate, problem.up, problem.down}, problem.Row(r));
       const std::vector<double> bounds = ExpertBounds(GetParam().method, problem, r);
       for (int c = 0; c < hidden; ++c) {
-        const double error = std::fabs(double{out[static_cast<size_t>(r * hidden + c)]} -
-                                       want[static_cast<size_t>(c)]);
-        ASSERT_LE(error, bounds[static_cast<size_t>(c)]) << "row " << r << " column " << c;
-        worst = std::max(worst, error / bounds[static_cast<size_t>(c)]);
+        const double value = want[static_cast<size_t>(c)];
+        const double error = std::fabs(out[static_cast<size_t>(r * hidden + c)] - value);
+        const double bound = bounds[static_cast<size_t>(c)] + kFloatRounding * std::fabs(value);
+        ASSERT_LE(error, bound) << "row " << r << " column " << c;
+        worst = std::max(worst, error / bound);
       }
     }
   }
