@@ -208,6 +208,7 @@ absl::Status AddTensors(SafetensorsHeader header, size_t shard, Contents& conten
     return absl::InvalidArgumentError(
         absl::StrCat(contents.directory, " has more than ", kMaxTensors, " tensors"));
   }
+  contents.entries.reserve(contents.entries.size() + header.tensors.size());
   for (HeaderTensor& tensor : header.tensors) {
     Entry entry{shard, tensor.dtype, std::move(tensor.shape), header.data_begin + tensor.begin,
                 tensor.end - tensor.begin};

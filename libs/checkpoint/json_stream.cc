@@ -14,33 +14,6 @@ absl::Status Broken(const JsonReceiver& receiver, absl::string_view problem, siz
       absl::StrCat(receiver.file(), ": ", problem, " at byte ", byte));
 }
 
-// The parser keeps a whole token in memory, and takes a zero byte for the end of the text: both are
-// checked before it sees the text.
-absl::Status CheckBounds(absl::string_view text, const JsonLimits& limits,
-                         const JsonReceiver& receiver) {
-  size_t depth = 0;
-  size_t token_bytes = 0;
-  bool in_string = false;
-  bool escaped = false;
-  for (size_t i = 0; i < text.size(); ++i) {
-    const char c = text[i];
-    if (c == '\0') return Broken(receiver, "a zero byte", i);
-    if (++token_bytes > limits.max_token_bytes) return Broken(receiver, "an overlong token", i);
-    if (in_string) {
-      in_string = escaped || c != '"';
-      escaped = !escaped && c == '\\';
-      continue;
-    }
-    if (c == '"') in_string = true;
-    const bool opens = c == '{' || c == '[';
-    const bool closes = c == '}' || c == ']';
-    if (opens && ++depth > limits.max_depth) return Broken(receiver, "nesting too deep", i);
-    if (closes && depth > 0) --depth;
-    if (opens || closes || c == ',' || c == ':') token_bytes = 0;
-  }
-  return absl::OkStatus();
-}
-
 }  // namespace
 
 bool JsonReceiver::number_integer(int64_t value) { return Unexpected(absl::StrCat(value)); }
@@ -89,7 +62,7 @@ bool JsonReceiver::Fail(absl::string_view message, absl::StatusCode code) {
 
 absl::Status ReadJson(absl::string_view text, const JsonLimits& limits, JsonReceiver& receiver) {
   text = absl::StripTrailingAsciiWhitespace(text);  // padding may be of any length
-  ATELIER_RETURN_IF_ERROR(CheckBounds(text, limits, receiver));
+  ATELIER_RETURN_IF_ERROR(CheckJsonBounds(text, limits, receiver.file()));
   const bool complete = nlohmann::json::sax_parse(text.begin(), text.end(), &receiver);
   ATELIER_RETURN_IF_ERROR(receiver.status());
   return complete ? absl::OkStatus() : Broken(receiver, "not valid JSON", text.size());

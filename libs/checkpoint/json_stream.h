@@ -6,6 +6,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
+#include "libs/model/json_bounds.h"
 #include "nlohmann/json.hpp"
 
 namespace atelier {
@@ -45,11 +46,6 @@ class JsonReceiver : public nlohmann::json_sax<nlohmann::json> {
  private:
   std::string file_;
   absl::Status status_;
-};
-
-struct JsonLimits {
-  size_t max_depth;
-  size_t max_token_bytes;  // of a string, a number, or blanks between them
 };
 
 // Feeds `text` (UTF-8) to `receiver` and returns its status, or INVALID_ARGUMENT naming file and

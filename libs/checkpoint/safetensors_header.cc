@@ -113,9 +113,9 @@ class HeaderReceiver final : public JsonReceiver {
  private:
   enum class State { kStart, kTop, kEntry, kMetadata, kTensor, kDType, kShape, kOffsets };
 
-  bool StartEntry(std::string& name) {
+  bool StartEntry(const std::string& name) {
     tensor_ = HeaderTensor{};
-    tensor_.name = std::move(name);
+    tensor_.name = name;  // a copy takes what it needs; the parser's buffer has spare room
     has_dtype_ = has_shape_ = has_offsets_ = false;
     num_offsets_ = 0;
     state_ = State::kEntry;

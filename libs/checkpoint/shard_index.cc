@@ -13,6 +13,9 @@
 namespace atelier {
 namespace {
 
+// Each file is a mapping, of which a process may have about 65000.
+constexpr size_t kMaxFiles = 10000;
+
 bool IsPlainName(const std::string& name) {
   return !name.empty() && name != "." && name != ".." && !absl::StrContains(name, '/') &&
          !absl::StrContains(name, '\\') && !absl::StrContains(name, '\0');
@@ -58,7 +61,7 @@ class IndexReceiver final : public JsonReceiver {
       tensor_.clear();
       return !in_map_ || !std::exchange(found_map_, true) || Fail("weight_map occurs twice");
     }
-    if (in_map_) tensor_ = std::move(name);
+    if (in_map_) tensor_ = name;
     return true;
   }
   bool string(std::string& value) override {
@@ -108,6 +111,10 @@ absl::StatusOr<ShardIndex> ParseShardIndex(absl::string_view text, absl::string_
   for (const auto& [tensor, shard] : index.file_of) index.files.push_back(shard);
   std::sort(index.files.begin(), index.files.end());
   index.files.erase(std::unique(index.files.begin(), index.files.end()), index.files.end());
+  if (index.files.size() > kMaxFiles) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(file, ": ", index.files.size(), " files are more than ", kMaxFiles));
+  }
   return index;
 }
 

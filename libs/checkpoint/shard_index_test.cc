@@ -72,5 +72,12 @@ TEST(ShardIndex, RefusesFilesOutsideTheFolder) {
   }
 }
 
+TEST(ShardIndex, RefusesMoreFilesThanCanBeMapped) {
+  std::string text = "{\"weight_map\": {";
+  for (int i = 0; i < 10001; ++i)
+    absl::StrAppend(&text, i > 0 ? "," : "", "\"", i, "\":\"f", i, "\"");
+  EXPECT_THAT(ParseShardIndex(text + "}}", "i.json"), StatusIs(kInvalid, HasSubstr("10001 files")));
+}
+
 }  // namespace
 }  // namespace atelier

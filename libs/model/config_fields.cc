@@ -5,6 +5,8 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "libs/base/status_macros.h"
+#include "libs/model/json_bounds.h"
 
 namespace atelier {
 namespace {
@@ -163,6 +165,8 @@ const json* ConfigFields::Object(Keys keys) {
 }
 
 absl::StatusOr<json> ParseJsonObject(absl::string_view text, absl::string_view file) {
+  constexpr JsonLimits kLimits{.max_depth = 64, .max_token_bytes = size_t{1} << 20};
+  ATELIER_RETURN_IF_ERROR(CheckJsonBounds(text, kLimits, file));
   json value;
   try {  // the parser reports the place of an error only by throwing
     value = json::parse(text.begin(), text.end());
