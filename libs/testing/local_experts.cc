@@ -64,10 +64,14 @@ class KernelExperts final : public LocalExperts {
                 std::map<int, std::vector<LayerShard>> layers)
       : kernels_(kernels), method_(method), layers_(std::move(layers)) {}
 
+  const std::vector<int32_t>& RoutedIds(int layer) const override { return routed_ids_.at(layer); }
   void FailLayer(int layer, absl::Status status) override { failures_[layer] = std::move(status); }
 
   absl::StatusOr<std::unique_ptr<ExpertsInFlight>> Begin(int layer, const TokenBatch& batch,
                                                          const Routing& routing, bool) override {
+    std::vector<int32_t>& seen = routed_ids_[layer];
+    seen.insert(seen.end(), routing.expert_ids,
+                routing.expert_ids + routing.num_tokens * routing.top_k);
     std::vector<float> sums(static_cast<size_t>(batch.num_tokens) *
                             static_cast<size_t>(batch.hidden_size));
     for (const LayerShard& shard : layers_.at(layer)) {
@@ -113,6 +117,7 @@ class KernelExperts final : public LocalExperts {
   Method method_;
   std::map<int, std::vector<LayerShard>> layers_;
   std::map<int, absl::Status> failures_;
+  std::map<int, std::vector<int32_t>> routed_ids_;
 };
 
 absl::StatusOr<LayerShard> PackShard(const Checkpoint& checkpoint, int layer, const ShardSpec& spec,

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <vector>
 
@@ -27,6 +28,8 @@ class LocalExperts : public RemoteExperts {
   static absl::StatusOr<std::unique_ptr<LocalExperts>> Create(const Checkpoint& checkpoint,
                                                               const LocalExpertsOptions& options);
 
+  // The ids of all calls for a layer so far, [tokens * top_k] in the order of the calls.
+  virtual const std::vector<int32_t>& RoutedIds(int layer) const = 0;
   // From now on calls for this layer fail in Wait with `status`, until OK is given.
   virtual void FailLayer(int layer, absl::Status status) = 0;
 };

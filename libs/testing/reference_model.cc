@@ -1,6 +1,9 @@
 #include "libs/testing/reference_model.h"
 
+#include <algorithm>
+#include <cmath>
 #include <cstring>
+#include <limits>
 #include <string>
 #include <utility>
 
@@ -31,12 +34,58 @@ Vector Floats(const TensorView& tensor) {
   return values;
 }
 
+// What the router compares and what it weights with, of one token.
+struct RouterValues {
+  std::vector<double> scores;
+  std::vector<double> choices;
+};
+
+RouterValues Values(const MoeConfig& moe, const Vector& logits, const Vector& bias) {
+  RouterValues values;
+  double total = 0;
+  const double max = *std::max_element(logits.begin(), logits.end());
+  const bool sigmoid = moe.scoring == RouterScoring::kSigmoid;
+  for (size_t e = 0; e < logits.size(); ++e) {
+    const double score =
+        sigmoid ? 1 / (1 + std::exp(-double{logits[e]})) : std::exp(logits[e] - max);
+    values.scores.push_back(score);
+    values.choices.push_back((sigmoid ? score : double{logits[e]}) +
+                             (bias.empty() ? 0.0 : double{bias[e]}));
+    total += score;
+  }
+  if (sigmoid) return values;
+  for (double& score : values.scores) score /= total;
+  return values;
+}
+
+reference::RouterChoice WeightsOf(const MoeConfig& moe, const RouterValues& values,
+                                  absl::Span<const int32_t> ids) {
+  double total = moe.normalize_epsilon;
+  for (int32_t id : ids) total += values.scores[static_cast<size_t>(id)];
+  const double divisor = moe.normalize_weights ? total : 1.0;
+  reference::RouterChoice choice;
+  for (int32_t id : ids) {
+    const double score = values.scores[static_cast<size_t>(id)];
+    choice.experts.push_back(id);
+    choice.weights.push_back(static_cast<float>(score / divisor * moe.routed_scaling_factor));
+  }
+  return choice;
+}
+
+double Worst(const RouterValues& values, absl::Span<const int32_t> ids) {
+  double worst = std::numeric_limits<double>::infinity();
+  for (int32_t id : ids) worst = std::min(worst, values.choices[static_cast<size_t>(id)]);
+  return worst;
+}
+
 class Model {
  public:
-  explicit Model(const Checkpoint& checkpoint)
-      : checkpoint_(checkpoint), config_(checkpoint.config()) {}
+  Model(const Checkpoint& checkpoint, ChosenExperts chosen)
+      : checkpoint_(checkpoint), config_(checkpoint.config()), chosen_(std::move(chosen)) {}
 
-  Vector Logits(absl::Span<const int32_t> tokens) const {
+  double worst_choice() const { return worst_choice_; }
+
+  Vector Logits(absl::Span<const int32_t> tokens) {
     const size_t hidden = static_cast<size_t>(config_.hidden_size);
     const Vector embedding = Load("model.embed_tokens.weight");
     Rows x;
@@ -145,7 +194,19 @@ class Model {
     return sum;
   }
 
-  Rows FeedForward(int layer, const Rows& x) const {
+  reference::RouterChoice Choose(int layer, size_t token, const Vector& logits,
+                                 const Vector& bias) {
+    const reference::RouterChoice own = reference::Route(config_.moe, logits, bias);
+    if (!chosen_) return own;
+    const RouterValues values = Values(config_.moe, logits, bias);
+    const absl::Span<const int32_t> ids = chosen_(layer, token);
+    const auto [low, high] = std::minmax_element(values.choices.begin(), values.choices.end());
+    worst_choice_ =
+        std::max(worst_choice_, (Worst(values, own.experts) - Worst(values, ids)) / (*high - *low));
+    return WeightsOf(config_.moe, values, ids);
+  }
+
+  Rows FeedForward(int layer, const Rows& x) {
     const std::string prefix = absl::StrCat(LayerPrefix(layer), "mlp.");
     Rows out;
     if (!config_.is_moe_layer[static_cast<size_t>(layer)]) {
@@ -155,9 +216,9 @@ class Model {
     const Vector router = Load(absl::StrCat(prefix, "gate.weight"));
     const Vector bias =
         LoadIf(config_.moe.correction_bias, absl::StrCat(prefix, "gate.e_score_correction_bias"));
-    for (const Vector& row : x) {
-      Vector y =
-          Routed(layer, row, reference::Route(config_.moe, reference::MatVec(router, row), bias));
+    for (size_t t = 0; t < x.size(); ++t) {
+      const Vector& row = x[t];
+      Vector y = Routed(layer, row, Choose(layer, t, reference::MatVec(router, row), bias));
       if (config_.moe.shared_intermediate_size > 0) {
         const Vector shared = Ffn(absl::StrCat(prefix, "shared_experts."), row);
         for (size_t j = 0; j < y.size(); ++j) y[j] += shared[j];
@@ -169,12 +230,24 @@ class Model {
 
   const Checkpoint& checkpoint_;
   const ModelConfig& config_;
+  ChosenExperts chosen_;
+  double worst_choice_ = 0;
 };
 
 }  // namespace
 
 std::vector<float> ReferenceLogits(const Checkpoint& checkpoint, absl::Span<const int32_t> tokens) {
-  return Model(checkpoint).Logits(tokens);
+  return Model(checkpoint, nullptr).Logits(tokens);
+}
+
+ForcedLogits ReferenceLogitsForChoices(const Checkpoint& checkpoint,
+                                       absl::Span<const int32_t> tokens,
+                                       const ChosenExperts& chosen) {
+  Model model(checkpoint, chosen);
+  ForcedLogits result;
+  result.logits = model.Logits(tokens);
+  result.worst_choice = model.worst_choice();
+  return result;
 }
 
 }  // namespace atelier::testing

@@ -1,13 +1,24 @@
 #include "libs/device/cpu/cpu_threads.h"
 
+#include <algorithm>
+
 #include "tbb/blocked_range.h"
+#include "tbb/global_control.h"
 #include "tbb/parallel_for.h"
 #include "tbb/task_arena.h"
 
 namespace atelier {
 
 struct CpuThreads::Arena {
-  explicit Arena(int num_threads) : arena(num_threads) {}
+  // oneTBB refuses more threads than CPUs unless told otherwise. The smallest limit in the process
+  // holds, so it is never lowered here.
+  explicit Arena(int num_threads)
+      : limit(tbb::global_control::max_allowed_parallelism,
+              std::max(
+                  tbb::global_control::active_value(tbb::global_control::max_allowed_parallelism),
+                  static_cast<size_t>(num_threads))),
+        arena(num_threads) {}
+  tbb::global_control limit;
   tbb::task_arena arena;
 };
 
