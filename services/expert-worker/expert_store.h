@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -19,6 +20,10 @@ class NodeArena;
 struct ExpertStoreOptions {
   Method method = Method::kBF16;
   std::vector<ShardSpec> shards;  // layers empty = every MoE layer of the model
+  // Bytes that may be allocated; unset = AvailableMemoryBytes() of the arena's node.
+  std::function<int64_t()> available_bytes;
+  // Asked between layers: true ends Load with CANCELLED. Unset = never.
+  std::function<bool()> cancelled;
 };
 
 // The packed weights of the shards one worker holds, in memory of its node. Immutable after Load,

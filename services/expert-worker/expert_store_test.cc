@@ -1,0 +1,187 @@
+#include "services/expert-worker/expert_store.h"
+
+#include <cstring>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "libs/base/clock.h"
+#include "libs/kernels/pack.h"
+#include "libs/numa/node_arena.h"
+#include "libs/numa/topology.h"
+#include "libs/testing/status_matchers.h"
+#include "libs/testing/synthetic_checkpoint.h"
+#include "libs/testing/temp_dir.h"
+
+namespace atelier {
+namespace {
+
+using ::atelier::testing::StatusIs;
+using ::testing::AllOf;
+using ::testing::Contains;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+// The tiny GLM model: H 256, layers 1-3 with 16 experts of I 192; layer 0 is dense.
+class ExpertStoreTest : public ::testing::Test {
+ protected:
+  static void SetUpTestSuite() {
+    dir_ = std::make_unique<testing::TempDir>();
+    testing::WriteSyntheticCheckpoint(dir_->path(),
+                                      {.config_json = testing::TinyGlm4MoeConfig(), .seed = 7});
+  }
+  static void TearDownTestSuite() { dir_.reset(); }
+
+  void SetUp() override {
+    ATELIER_ASSERT_OK_AND_ASSIGN(checkpoint_, Checkpoint::Open(dir_->path()));
+    Topology topology;
+    topology.nodes = {{0, {0, 1, 2}, 0}};
+    ATELIER_ASSERT_OK_AND_ASSIGN(arena_,
+                                 NodeArena::Create({.pin_threads = false}, topology, logger_));
+  }
+
+  absl::StatusOr<std::unique_ptr<ExpertStore>> Load(const ExpertStoreOptions& options) {
+    return ExpertStore::Load(*checkpoint_, options, *arena_, clock_, logger_);
+  }
+
+  ExpertStoreOptions Options(Method method, std::vector<ShardSpec> shards) {
+    ExpertStoreOptions options;
+    options.method = method;
+    options.shards = std::move(shards);
+    return options;
+  }
+
+  static inline std::unique_ptr<testing::TempDir> dir_;
+  std::vector<std::string> lines_;
+  Logger logger_{Severity::kInfo, [this](absl::string_view line) { lines_.emplace_back(line); }};
+  SystemClock clock_;
+  std::unique_ptr<Checkpoint> checkpoint_;
+  std::unique_ptr<NodeArena> arena_;
+};
+
+constexpr ExpertRange kAllExperts = {0, 16};
+
+ShardSpec Shard(ExpertRange experts, int slice_index = 0, int slice_count = 1,
+                std::vector<int> layers = {}) {
+  return {std::move(layers), experts.begin, experts.end, slice_index, slice_count};
+}
+
+// Packs rows [row, row + n) and columns [column, column + k) of `tensor` in one go and compares.
+void ExpectPacked(const PackedMatrix& packed, const TensorView& tensor, int row, int column) {
+  const size_t stride = static_cast<size_t>(tensor.shape[1]);
+  const size_t offset = static_cast<size_t>(row) * stride + static_cast<size_t>(column);
+  const WeightSource source = {tensor.dtype, tensor.data.data() + offset * DTypeBytes(tensor.dtype),
+                               stride};
+  const size_t bytes = PackedMatrixBytes(packed.method, packed.n, packed.k);
+  auto* const block = static_cast<uint8_t*>(::operator new (bytes, std::align_val_t{64}));
+  PackMatrix(source, packed.method, packed.n, packed.k, 0, packed.num_panels(), block);
+  EXPECT_EQ(std::memcmp(packed.data, block, bytes), 0) << tensor.name;
+  ::operator delete (block, std::align_val_t{64});
+}
+
+void ExpectShard(const Checkpoint& checkpoint, const ExpertStore& store, int shard) {
+  const ShardSpec& spec = store.shards()[static_cast<size_t>(shard)];
+  const IntermediateRange range = *SliceRange(192, spec.slice_index, spec.slice_count);
+  for (const int layer : spec.layers) {
+    for (int expert = spec.expert_begin; expert < spec.expert_end; ++expert) {
+      const ExpertTensors tensors = *FindExpert(checkpoint, layer, expert);
+      const ExpertView& view = store.expert(shard, layer, expert);
+      ASSERT_EQ(view.gate.n, range.size());
+      ASSERT_EQ(view.up.n, range.size());
+      ASSERT_EQ(view.down.k, range.size());
+      ASSERT_EQ(view.down.n, 256);
+      EXPECT_EQ(reinterpret_cast<uintptr_t>(view.down.data) % 64, 0u);
+      ExpectPacked(view.gate, tensors.gate, range.begin, 0);
+      ExpectPacked(view.up, tensors.up, range.begin, 0);
+      ExpectPacked(view.down, tensors.down, 0, range.begin);
+    }
+  }
+}
+
+TEST_F(ExpertStoreTest, HoldsWhatADirectPackGives) {
+  for (const Method method : {Method::kBF16, Method::kINT8}) {
+    ATELIER_ASSERT_OK_AND_ASSIGN(auto store, Load(Options(method, {Shard(kAllExperts)})));
+    EXPECT_EQ(store->method(), method);
+    EXPECT_EQ(store->hidden_size(), 256);
+    EXPECT_EQ(store->num_experts(), 16);
+    EXPECT_THAT(store->shards()[0].layers, ElementsAre(1, 2, 3));
+    ExpectShard(*checkpoint_, *store, 0);
+  }
+}
+
+TEST_F(ExpertStoreTest, CutsUnevenSlices) {
+  // 12 granules of 16 over 5 slices: 48, 48, 32, 32, 32 columns.
+  for (int slice = 0; slice < 5; ++slice) {
+    for (const Method method : {Method::kBF16, Method::kINT8}) {
+      ATELIER_ASSERT_OK_AND_ASSIGN(auto store,
+                                   Load(Options(method, {Shard(kAllExperts, slice, 5)})));
+      ExpectShard(*checkpoint_, *store, 0);
+    }
+  }
+}
+
+TEST_F(ExpertStoreTest, HoldsSeveralShards) {
+  ATELIER_ASSERT_OK_AND_ASSIGN(
+      auto store, Load(Options(Method::kINT8, {Shard({0, 5}, 1, 2, {1, 3}), Shard({5, 16})})));
+  ASSERT_EQ(store->shards().size(), 2u);
+  ExpectShard(*checkpoint_, *store, 0);
+  ExpectShard(*checkpoint_, *store, 1);
+  EXPECT_TRUE(store->HoldsLayer(0, 3));
+  EXPECT_TRUE(store->HoldsLayer(1, 2));
+  for (const int layer : {-1, 0, 2, 4, 1000}) EXPECT_FALSE(store->HoldsLayer(0, layer)) << layer;
+  const auto packed = [](int n, int k) {
+    return static_cast<int64_t>(PackedMatrixBytes(Method::kINT8, n, k));
+  };
+  EXPECT_EQ(store->bytes(), 2 * 5 * (2 * packed(96, 256) + packed(256, 96)) +
+                                3 * 11 * (2 * packed(192, 256) + packed(256, 192)));
+}
+
+TEST_F(ExpertStoreTest, RefusesShardsThatTheModelDoesNotHave) {
+  const auto refusal = [&](std::vector<ShardSpec> shards) {
+    return std::string(Load(Options(Method::kBF16, std::move(shards))).status().ToString());
+  };
+  EXPECT_THAT(refusal({}), HasSubstr("shards"));
+  EXPECT_THAT(refusal({Shard({0, 17})}),
+              AllOf(HasSubstr("INVALID_ARGUMENT"), HasSubstr("experts 0-16"), HasSubstr("0-15")));
+  EXPECT_THAT(refusal({Shard({-1, 4})}), HasSubstr("experts -1-3"));
+  EXPECT_THAT(refusal({Shard({4, 4})}), HasSubstr("experts 4-3"));
+  EXPECT_THAT(refusal({Shard(kAllExperts, 2, 2)}), HasSubstr("slice 2/2"));
+  EXPECT_THAT(refusal({Shard(kAllExperts, 0, 13)}), HasSubstr("at most 12 slices"));
+  EXPECT_THAT(refusal({Shard(kAllExperts, 0, 1, {0})}),
+              AllOf(HasSubstr("layer 0"), HasSubstr("1-3")));
+  EXPECT_THAT(refusal({Shard(kAllExperts, 0, 1, {4})}), HasSubstr("layer 4"));
+  EXPECT_THAT(refusal({Shard(kAllExperts, 0, 1, {2, 1})}), HasSubstr("ascend"));
+  EXPECT_THAT(refusal({Shard({0, 5}), Shard({4, 16})}), HasSubstr("the same weights twice"));
+}
+
+TEST_F(ExpertStoreTest, RefusesWhatDoesNotFitBeforeAllocating) {
+  ExpertStoreOptions options = Options(Method::kBF16, {Shard(kAllExperts)});
+  ATELIER_ASSERT_OK_AND_ASSIGN(auto fits, Load(options));
+  const int64_t needed = fits->bytes();
+  options.available_bytes = [&] { return needed - 1; };
+  EXPECT_THAT(Load(options), StatusIs(absl::StatusCode::kResourceExhausted,
+                                      AllOf(HasSubstr(std::to_string(needed)),
+                                            HasSubstr(std::to_string(needed - 1)))));
+  options.available_bytes = [&] { return needed; };
+  ATELIER_EXPECT_OK(Load(options));
+}
+
+TEST_F(ExpertStoreTest, ReportsProgressInBytes) {
+  ATELIER_ASSERT_OK_AND_ASSIGN(auto store, Load(Options(Method::kBF16, {Shard(kAllExperts)})));
+  EXPECT_THAT(lines_, Contains(AllOf(HasSubstr("loading_experts unit=bytes"),
+                                     HasSubstr("total=" + std::to_string(store->bytes())),
+                                     HasSubstr("percent=100"))));
+}
+
+TEST_F(ExpertStoreTest, StopsBetweenLayersWhenCancelled) {
+  ExpertStoreOptions options = Options(Method::kBF16, {Shard(kAllExperts)});
+  int asked = 0;
+  options.cancelled = [&] { return ++asked == 2; };
+  EXPECT_THAT(Load(options), StatusIs(absl::StatusCode::kCancelled, HasSubstr("cancelled")));
+  EXPECT_EQ(asked, 2);
+}
+
+}  // namespace
+}  // namespace atelier

@@ -1,0 +1,109 @@
+#include "services/expert-worker/shard_plan.h"
+
+#include <algorithm>
+#include <optional>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "libs/base/checked_math.h"
+#include "libs/base/status_macros.h"
+#include "libs/kernels/pack.h"
+
+namespace atelier {
+namespace {
+
+std::vector<int> MoeLayers(const ModelConfig& config) {
+  std::vector<int> layers;
+  for (int layer = 0; layer < config.num_layers; ++layer) {
+    if (config.is_moe_layer[static_cast<size_t>(layer)]) layers.push_back(layer);
+  }
+  return layers;
+}
+
+absl::Status CheckLayers(const ModelConfig& config, const std::vector<int>& layers) {
+  const std::vector<int> moe_layers = MoeLayers(config);
+  if (moe_layers.empty()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("the model (model_type ", config.model_type, ") has no layer with experts"));
+  }
+  for (size_t i = 0; i < layers.size(); ++i) {
+    if (!std::binary_search(moe_layers.begin(), moe_layers.end(), layers[i])) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("layer ", layers[i], " has no experts; layers with experts are within ",
+                       moe_layers.front(), "-", moe_layers.back()));
+    }
+    if (i > 0 && layers[i] <= layers[i - 1]) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("layer ", layers[i], " of a shard does not ascend"));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<ShardPlan> PlanShard(const ModelConfig& config, const ShardSpec& shard,
+                                    Method method) {
+  ATELIER_RETURN_IF_ERROR(CheckLayers(config, shard.layers));
+  const MoeConfig& moe = config.moe;
+  if (shard.expert_begin < 0 || shard.expert_end <= shard.expert_begin ||
+      shard.expert_end > moe.num_experts) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("experts ", shard.expert_begin, "-", shard.expert_end - 1,
+                     ": the model has experts 0-", moe.num_experts - 1));
+  }
+  ShardPlan plan;
+  plan.spec = shard;
+  if (shard.layers.empty()) plan.spec.layers = MoeLayers(config);
+  plan.hidden_size = config.hidden_size;
+  plan.intermediate_size = moe.intermediate_size;
+  ATELIER_ASSIGN_OR_RETURN(plan.columns,
+                           SliceRange(moe.intermediate_size, shard.slice_index, shard.slice_count));
+  ATELIER_RETURN_IF_ERROR(ValidatePackedShape(method, plan.columns.size(), config.hidden_size));
+  ATELIER_RETURN_IF_ERROR(ValidatePackedShape(method, config.hidden_size, plan.columns.size()));
+  const std::optional<int64_t> layer_bytes =
+      CheckedMul<int64_t>(static_cast<int64_t>(BlockOf(plan, method).bytes()), plan.num_experts());
+  const std::optional<int64_t> bytes =
+      layer_bytes ? CheckedMul<int64_t>(*layer_bytes, static_cast<int64_t>(plan.spec.layers.size()))
+                  : std::nullopt;
+  if (!bytes) return absl::InvalidArgumentError("the shard has more bytes than 64 bits can count");
+  plan.bytes_per_layer = *layer_bytes;
+  return plan;
+}
+
+bool Overlap(const ShardPlan& a, const ShardPlan& b) {
+  const bool experts =
+      a.spec.expert_begin < b.spec.expert_end && b.spec.expert_begin < a.spec.expert_end;
+  const bool columns = a.columns.begin < b.columns.end && b.columns.begin < a.columns.end;
+  return experts && columns &&
+         std::find_first_of(a.spec.layers.begin(), a.spec.layers.end(), b.spec.layers.begin(),
+                            b.spec.layers.end()) != a.spec.layers.end();
+}
+
+}  // namespace
+
+ExpertBlock BlockOf(const ShardPlan& plan, Method method) {
+  const size_t align = kRowAlignBytes;
+  const int width = plan.columns.size();
+  return {RoundUp(PackedMatrixBytes(method, width, plan.hidden_size), align),
+          RoundUp(PackedMatrixBytes(method, plan.hidden_size, width), align)};
+}
+
+absl::StatusOr<std::vector<ShardPlan>> PlanShards(const ModelConfig& config,
+                                                  const std::vector<ShardSpec>& shards,
+                                                  Method method) {
+  if (shards.empty()) return absl::InvalidArgumentError("shards: there is none to load");
+  std::vector<ShardPlan> plans;
+  for (const ShardSpec& shard : shards) {
+    ATELIER_ASSIGN_OR_RETURN(ShardPlan plan, PlanShard(config, shard, method));
+    for (const ShardPlan& other : plans) {
+      if (Overlap(plan, other)) {
+        return absl::InvalidArgumentError(absl::StrCat("shards \"", ShardName(other.spec),
+                                                       "\" and \"", ShardName(plan.spec),
+                                                       "\" hold the same weights twice"));
+      }
+    }
+    plans.push_back(std::move(plan));
+  }
+  return plans;
+}
+
+}  // namespace atelier
