@@ -1,0 +1,348 @@
+#include "services/expert-worker/worker_service.h"
+
+#include <cstring>
+#include <limits>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/synchronization/notification.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "libs/testing/fake_clock.h"
+#include "libs/testing/status_matchers.h"
+#include "services/expert-worker/fake_calls.h"
+#include "services/expert-worker/request_checks.h"
+
+namespace atelier {
+namespace {
+
+using ::atelier::testing::CallSpec;
+using ::atelier::testing::FakeContext;
+using ::atelier::testing::StatusIs;
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+constexpr int kHidden = 2;
+
+WorkerDescription Description() {
+  WorkerDescription description;
+  description.epoch = 77;
+  description.model_digest = "abc";
+  description.hidden_size = kHidden;
+  description.num_experts = 4;
+  description.shards = {{{1, 2}, 0, 4, 0, 2}, {{2, 3}, 0, 4, 1, 2}};
+  description.limits = {.max_tokens_per_call = 100, .max_queued_calls = 3};
+  return description;
+}
+
+// Gives each row back times (shard + 1), and can be held in the middle of a batch.
+class EchoExecutor final : public Executor {
+ public:
+  int Forward(const LayerBatch& batch, const std::vector<float*>& out) override {
+    absl::MutexLock lock(&mutex_);
+    batches_.push_back(batch.tokens.num_tokens);
+    mutex_.Await(absl::Condition(&released_));
+    const int count = batch.tokens.num_tokens * batch.tokens.hidden_size;
+    for (size_t shard = 0; shard < out.size(); ++shard) {
+      for (int i = 0; i < count; ++i) {
+        out[shard][i] = ToFloat(batch.tokens.rows[i]) * static_cast<float>(shard + 1);
+      }
+    }
+    return non_finite_;
+  }
+
+  void Hold() { SetReleased(false); }
+  void Release() { SetReleased(true); }
+  void WaitForBatches(size_t count) {
+    absl::MutexLock lock(&mutex_);
+    const auto reached = [this, count] { return batches_.size() >= count; };
+    mutex_.Await(absl::Condition(&reached));
+  }
+  std::vector<int> batches() {
+    absl::MutexLock lock(&mutex_);
+    return batches_;
+  }
+  void set_non_finite(int count) {
+    absl::MutexLock lock(&mutex_);
+    non_finite_ = count;
+  }
+
+ private:
+  void SetReleased(bool released) {
+    absl::MutexLock lock(&mutex_);
+    released_ = released;
+  }
+
+  absl::Mutex mutex_;
+  bool released_ = true;
+  int non_finite_ = 0;
+  std::vector<int> batches_;
+};
+
+// A call under way.
+struct Pending {
+  absl::Notification done;
+  ForwardReply reply;
+  std::shared_ptr<FakeContext> context = std::make_shared<FakeContext>();
+};
+
+class WorkerServiceTest : public ::testing::Test {
+ protected:
+  ~WorkerServiceTest() override {
+    executor_.Release();
+    service_.Stop();
+  }
+
+  std::shared_ptr<Pending> Send(ForwardRequest request) {
+    auto pending = std::make_shared<Pending>();
+    service_.Forward(std::move(request), pending->context, [pending](ForwardReply reply) {
+      pending->reply = std::move(reply);
+      pending->done.Notify();
+    });
+    return pending;
+  }
+  ForwardReply Call(ForwardRequest request) {
+    const std::shared_ptr<Pending> pending = Send(std::move(request));
+    pending->done.WaitForNotification();
+    return pending->reply;
+  }
+  static std::vector<float> Floats(const std::string& data) {
+    std::vector<float> values(data.size() / sizeof(float));
+    std::memcpy(values.data(), data.data(), data.size());
+    return values;
+  }
+  double Calls(absl::StatusCode code) {
+    return metrics_.CallsWith(absl::StatusCodeToString(code)).Value();
+  }
+
+  testing::FakeClock clock_;
+  Logger logger_{Severity::kError};
+  prometheus::Registry registry_;
+  WorkerMetrics metrics_{registry_};
+  Lifecycle lifecycle_{logger_};
+  EchoExecutor executor_;
+  WorkerService service_{Description(), {.max_queued_calls = 3}, {lifecycle_, metrics_, clock_}};
+};
+
+TEST_F(WorkerServiceTest, AnswersEachShardThatHoldsTheLayer) {
+  service_.Serve(executor_);
+  const ForwardReply both = Call(testing::MakeRequest({.id = 5, .layer = 2, .num_tokens = 2}));
+  ATELIER_ASSERT_OK(both.status);
+  ASSERT_EQ(both.sums.size(), 2u);
+  EXPECT_THAT(Floats(both.sums[0].data), ElementsAre(5, 5, 6, 6));
+  EXPECT_THAT(Floats(both.sums[1].data), ElementsAre(10, 10, 12, 12));
+  const ForwardReply second = Call(testing::MakeRequest({.id = 1, .layer = 3}));
+  ASSERT_EQ(second.sums.size(), 1u);
+  EXPECT_EQ(second.sums[0].shard, 1);
+}
+
+TEST_F(WorkerServiceTest, AnswersInBf16OnRequest) {
+  service_.Serve(executor_);
+  ForwardRequest request = testing::MakeRequest({.id = 5});
+  request.output_dtype = DType::kBF16;
+  const ForwardReply reply = Call(std::move(request));
+  ASSERT_EQ(reply.sums[0].data.size(), kHidden * sizeof(BFloat16));
+}
+
+TEST_F(WorkerServiceTest, MergesWhatArrivesWhileABatchComputesAndSplitsTheSums) {
+  executor_.Hold();
+  service_.Serve(executor_);
+  const auto first = Send(testing::MakeRequest({.id = 1}));
+  executor_.WaitForBatches(1);
+  const auto second = Send(testing::MakeRequest({.id = 20, .num_tokens = 2}));
+  const auto third = Send(testing::MakeRequest({.id = 30, .top_k = 4}));
+  EXPECT_EQ(metrics_.queue_depth.Value(), 2);
+  clock_.Advance(absl::Seconds(3));
+  executor_.Release();
+  for (const auto& pending : {first, second, third}) pending->done.WaitForNotification();
+  EXPECT_THAT(executor_.batches(), ElementsAre(1, 3));
+  EXPECT_THAT(Floats(first->reply.sums[0].data), ElementsAre(1, 1));
+  EXPECT_THAT(Floats(second->reply.sums[0].data), ElementsAre(20, 20, 21, 21));
+  EXPECT_THAT(Floats(third->reply.sums[0].data), ElementsAre(30, 30));
+  EXPECT_EQ(first->reply.queued, absl::ZeroDuration());
+  EXPECT_EQ(first->reply.computed, absl::Seconds(3));
+  EXPECT_EQ(second->reply.queued, absl::Seconds(3));
+  EXPECT_EQ(metrics_.tokens.Value(), 4);
+}
+
+TEST_F(WorkerServiceTest, NoTokensAreAnsweredWithoutComputing) {
+  executor_.Hold();
+  service_.Serve(executor_);
+  const ForwardReply reply = Call(testing::MakeRequest({.layer = 2, .num_tokens = 0}));
+  ATELIER_EXPECT_OK(reply.status);
+  ASSERT_EQ(reply.sums.size(), 2u);
+  EXPECT_THAT(reply.sums[0].data, IsEmpty());
+}
+
+TEST_F(WorkerServiceTest, CountsNonFiniteRowsOfTheCallThatHasThem) {
+  executor_.Hold();
+  executor_.set_non_finite(1);
+  service_.Serve(executor_);
+  const auto blocker = Send(testing::MakeRequest({.id = 1}));
+  executor_.WaitForBatches(1);
+  ForwardRequest broken = testing::MakeRequest({.id = 2, .num_tokens = 2});
+  auto data = std::make_shared<std::vector<BFloat16>>(
+      4, ToBFloat16(std::numeric_limits<float>::quiet_NaN()));
+  (*data)[0] = (*data)[1] = ToBFloat16(1.0f);
+  broken.batch.rows = data->data();
+  const auto bad = Send(std::move(broken));
+  const auto good = Send(testing::MakeRequest({.id = 3}));
+  executor_.Release();
+  for (const auto& pending : {blocker, bad, good}) pending->done.WaitForNotification();
+  EXPECT_EQ(bad->reply.non_finite_tokens, 1);
+  EXPECT_EQ(good->reply.non_finite_tokens, 0);
+}
+
+TEST_F(WorkerServiceTest, IsUnavailableBeforeItServesAndOnceItDrains) {
+  lifecycle_.Advance(WorkerState::kLoading);
+  EXPECT_THAT(Call(testing::MakeRequest({})).status,
+              StatusIs(absl::StatusCode::kUnavailable, HasSubstr("loading")));
+  EXPECT_EQ(service_.Describe().state, WorkerState::kLoading);
+  service_.Serve(executor_);
+  ATELIER_EXPECT_OK(Call(testing::MakeRequest({})).status);
+  ATELIER_ASSERT_OK(service_.Drain(clock_.Now()));
+  EXPECT_THAT(Call(testing::MakeRequest({})).status,
+              StatusIs(absl::StatusCode::kUnavailable, HasSubstr("draining")));
+  EXPECT_EQ(service_.Describe().state, WorkerState::kDraining);
+  EXPECT_EQ(Calls(absl::StatusCode::kUnavailable), 2);
+  EXPECT_EQ(Calls(absl::StatusCode::kOk), 1);
+}
+
+TEST_F(WorkerServiceTest, DrainWaitsForCallsInFlightAndCountsThem) {
+  executor_.Hold();
+  service_.Serve(executor_);
+  const auto first = Send(testing::MakeRequest({.id = 1}));
+  const auto second = Send(testing::MakeRequest({.id = 2}));
+  EXPECT_THAT(service_.Drain(clock_.Now()),
+              StatusIs(absl::StatusCode::kDeadlineExceeded, HasSubstr("2 calls")));
+  executor_.Release();
+  const absl::StatusOr<int64_t> finished = service_.Drain(clock_.Now() + absl::Minutes(1));
+  ATELIER_ASSERT_OK(finished);
+  EXPECT_LE(*finished, 2);  // those that finished before this drain are not its own
+  EXPECT_TRUE(first->done.HasBeenNotified());
+  EXPECT_TRUE(second->done.HasBeenNotified());
+  ATELIER_EXPECT_OK(second->reply.status);
+}
+
+TEST_F(WorkerServiceTest, StopAnswersWhatIsQueued) {
+  executor_.Hold();
+  service_.Serve(executor_);
+  const auto computing = Send(testing::MakeRequest({.id = 1}));
+  executor_.WaitForBatches(1);
+  const auto queued = Send(testing::MakeRequest({.id = 2}));
+  std::thread stopping([&] { service_.Stop(); });
+  queued->done.WaitForNotification();
+  EXPECT_THAT(queued->reply.status, StatusIs(absl::StatusCode::kUnavailable, HasSubstr("stops")));
+  executor_.Release();
+  stopping.join();
+  EXPECT_TRUE(computing->done.HasBeenNotified());
+  ATELIER_EXPECT_OK(computing->reply.status);
+  EXPECT_THAT(Call(testing::MakeRequest({})).status,
+              StatusIs(absl::StatusCode::kUnavailable, HasSubstr("stopping")));
+}
+
+TEST_F(WorkerServiceTest, DropsCancelledAndLateCallsWithoutComputingThem) {
+  executor_.Hold();
+  service_.Serve(executor_);
+  const auto blocker = Send(testing::MakeRequest({.id = 1}));
+  executor_.WaitForBatches(1);
+  const auto gone = Send(testing::MakeRequest({.id = 2}));
+  ForwardRequest urgent = testing::MakeRequest({.id = 3});
+  urgent.deadline = clock_.Now() + absl::Seconds(1);
+  const auto late = Send(std::move(urgent));
+  gone->context->cancelled = true;
+  clock_.Advance(absl::Seconds(1));
+  executor_.Release();
+  for (const auto& pending : {blocker, gone, late}) pending->done.WaitForNotification();
+  EXPECT_EQ(gone->reply.status.code(), absl::StatusCode::kCancelled);
+  EXPECT_EQ(late->reply.status.code(), absl::StatusCode::kDeadlineExceeded);
+  EXPECT_THAT(executor_.batches(), ElementsAre(1));
+  EXPECT_EQ(metrics_.dropped_calls.Value(), 2);
+}
+
+TEST_F(WorkerServiceTest, AFullQueueRefusesAtOnce) {
+  executor_.Hold();
+  service_.Serve(executor_);
+  std::vector<std::shared_ptr<Pending>> pending = {Send(testing::MakeRequest({.id = 1}))};
+  executor_.WaitForBatches(1);
+  for (uint64_t id = 2; id < 5; ++id) pending.push_back(Send(testing::MakeRequest({.id = id})));
+  EXPECT_THAT(Call(testing::MakeRequest({.id = 9})).status,
+              StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("max_queued_calls=3")));
+  executor_.Release();
+  for (const auto& call : pending) {
+    call->done.WaitForNotification();
+    ATELIER_EXPECT_OK(call->reply.status);
+  }
+}
+
+TEST_F(WorkerServiceTest, ManyClientsAtOnceGetTheirOwnRows) {
+  service_.Serve(executor_);
+  std::vector<std::thread> clients;
+  for (uint64_t client = 0; client < 3; ++client) {  // as many as the queue holds
+    clients.emplace_back([&, client] {
+      for (uint64_t i = 0; i < 200; ++i) {
+        const uint64_t id = 1 + (client * 40 + i) % 128;  // exact in bf16
+        const ForwardReply reply = Call(testing::MakeRequest({.id = id, .num_tokens = 1}));
+        ATELIER_ASSERT_OK(reply.status);
+        EXPECT_THAT(Floats(reply.sums[0].data), ElementsAre(id, id));
+      }
+    });
+  }
+  for (std::thread& client : clients) client.join();
+  EXPECT_EQ(Calls(absl::StatusCode::kOk), 600);
+}
+
+TEST(Lifecycle, OnlyGoesForwardAndTellsItsObservers) {
+  const Logger logger(Severity::kError);
+  Lifecycle lifecycle(logger);
+  std::vector<WorkerState> seen;
+  lifecycle.Observe([&](WorkerState state) { seen.push_back(state); });
+  EXPECT_TRUE(lifecycle.Advance(WorkerState::kServing));
+  EXPECT_FALSE(lifecycle.Advance(WorkerState::kLoading));
+  EXPECT_FALSE(lifecycle.Advance(WorkerState::kServing));
+  ATELIER_EXPECT_OK(lifecycle.Ready());
+  EXPECT_TRUE(lifecycle.Advance(WorkerState::kStopped));
+  EXPECT_THAT(lifecycle.Ready(), StatusIs(absl::StatusCode::kUnavailable, HasSubstr("stopped")));
+  EXPECT_THAT(seen,
+              ElementsAre(WorkerState::kStarting, WorkerState::kServing, WorkerState::kStopped));
+}
+
+TEST(RequestChecks, NameFieldAndValue) {
+  const auto check = [](const std::function<void(ForwardRequest&)>& damage) {
+    ForwardRequest request = testing::MakeRequest({});
+    damage(request);
+    return CheckRequest(request, Description());
+  };
+  using R = ForwardRequest;
+  constexpr auto kInvalid = absl::StatusCode::kInvalidArgument;
+  constexpr auto kFailed = absl::StatusCode::kFailedPrecondition;
+  ATELIER_EXPECT_OK(check([](R&) {}));
+  ATELIER_EXPECT_OK(check([](R& r) { r.epoch = 77, r.model_digest = "abc"; }));
+  EXPECT_THAT(check([](R& r) { r.epoch = 76; }),
+              StatusIs(kFailed, AllOf(HasSubstr("epoch=76"), HasSubstr("77"))));
+  EXPECT_THAT(check([](R& r) { r.model_digest = "abd"; }),
+              StatusIs(kFailed, AllOf(HasSubstr("model_digest=abd"), HasSubstr("abc"))));
+  for (const int layer : {-1, 0, 4, 1 << 30}) {
+    EXPECT_THAT(check([layer](R& r) { r.layer = layer; }),
+                StatusIs(kInvalid, AllOf(HasSubstr("layer=" + std::to_string(layer)),
+                                         HasSubstr("layers 1-2"), HasSubstr("layers 2-3"))));
+  }
+  EXPECT_THAT(check([](R& r) { r = testing::MakeRequest({.num_tokens = 101}); }),
+              StatusIs(kInvalid, AllOf(HasSubstr("num_tokens=101"), HasSubstr("=100"))));
+  EXPECT_THAT(check([](R& r) { r.batch.hidden_size = 3; }),
+              StatusIs(kInvalid, AllOf(HasSubstr("hidden_size=3"), HasSubstr("2"))));
+  EXPECT_THAT(check([](R& r) { r.routing.top_k = 5; }),
+              StatusIs(kInvalid, AllOf(HasSubstr("top_k=5"), HasSubstr("num_experts=4"))));
+  EXPECT_THAT(check([](R& r) { r.routing.top_k = 0; }), StatusIs(kInvalid, HasSubstr("top_k=0")));
+  EXPECT_THAT(check([](R& r) { r.output_dtype = DType::kF16; }),
+              StatusIs(kInvalid, HasSubstr("output_dtype=F16")));
+  const int32_t bad_ids[] = {0, 4};
+  EXPECT_THAT(check([&](R& r) { r.routing.expert_ids = bad_ids; }),
+              StatusIs(kInvalid, AllOf(HasSubstr("expert_ids"), HasSubstr("is 4"))));
+}
+
+}  // namespace
+}  // namespace atelier
