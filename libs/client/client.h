@@ -74,7 +74,8 @@ class ExpertClient {
                                                                ClientMetrics* metrics);
   virtual ~ExpertClient() = default;
 
-  // Sends the rows to every worker that holds a shard of the layer and returns at once.
+  // Sends the rows to every worker that holds a shard of the layer and returns at once. The result
+  // must be destroyed before this client.
   virtual absl::StatusOr<std::unique_ptr<PendingForward>> Forward(const ForwardCall& call) = 0;
 
   virtual std::vector<WorkerInfo> Workers() const = 0;

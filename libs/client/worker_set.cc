@@ -1,0 +1,144 @@
+#include "libs/client/worker_set.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "libs/base/status_macros.h"
+#include "libs/metrics/metrics.h"
+
+namespace atelier {
+namespace {
+
+std::string ShardsText(const WorkerDescription& description) {
+  return absl::StrJoin(description.shards, "; ", [](std::string* out, const ShardSpec& shard) {
+    absl::StrAppend(out, ShardName(shard));
+  });
+}
+
+}  // namespace
+
+WorkerSet::WorkerSet(std::vector<std::string> addresses, RoutingNeeds needs, const Logger& logger,
+                     ClientMetrics* metrics)
+    : needs_(std::move(needs)), logger_(logger), metrics_(metrics) {
+  for (std::string& address : addresses) {
+    Entry entry;
+    entry.address = std::move(address);
+    if (metrics_ != nullptr) metrics_->Connected(entry.address).Set(0);
+    entries_.push_back(std::move(entry));
+  }
+}
+
+void WorkerSet::Update(size_t worker, const absl::StatusOr<WorkerDescription>& news) {
+  absl::MutexLock lock(&mutex_);
+  Entry& entry = entries_[worker];
+  if (!news.ok()) return SetStatus(entry, news.status());
+  if (news->state != WorkerState::kServing) {
+    return SetStatus(entry, absl::UnavailableError(absl::StrCat("worker ", entry.address, " is ",
+                                                                WorkerStateName(news->state))));
+  }
+  Accept(worker, *news);
+}
+
+// A worker that comes back with what it held before changes nothing. Other contents are taken if
+// they fit together with the rest, and refused otherwise: calls must not reach them.
+void WorkerSet::Accept(size_t worker, const WorkerDescription& description) {
+  Entry& entry = entries_[worker];
+  std::optional<WorkerDescription> previous = std::exchange(entry.description, description);
+  if (AllDescribed()) {
+    std::vector<DescribedWorker> workers;
+    for (const Entry& each : entries_) workers.push_back({each.address, *each.description});
+    absl::StatusOr<RoutingTable> table = RoutingTable::Build(workers, needs_);
+    table_error_ = table.status();
+    if (table.ok()) {
+      table_ = std::make_shared<const RoutingTable>(*std::move(table));
+    } else if (table_ != nullptr) {
+      entry.description = std::move(previous);
+      logger_.Error("worker_refused",
+                    {Kv("worker", entry.address), Kv("reason", table_error_.message())});
+      return SetStatus(
+          entry, absl::FailedPreconditionError(absl::StrCat(
+                     "worker ", entry.address, " came back changed: ", table_error_.message())));
+    }
+  }
+  SetStatus(entry, absl::OkStatus());
+}
+
+void WorkerSet::SetStatus(Entry& entry, absl::Status status) {
+  if (status.ok() && !entry.status.ok()) {
+    logger_.Info("worker_connected",
+                 {Kv("worker", entry.address), Kv("shards", ShardsText(*entry.description)),
+                  Kv("method", entry.description->method), Kv("isa", entry.description->isa)});
+    if (entry.was_connected && metrics_ != nullptr) metrics_->Reconnects(entry.address).Increment();
+    entry.was_connected = true;
+  } else if (!status.ok() && entry.status.ok()) {
+    logger_.Warning("worker_lost", {Kv("worker", entry.address), Kv("reason", status.message())});
+  }
+  if (metrics_ != nullptr) metrics_->Connected(entry.address).Set(status.ok() ? 1 : 0);
+  entry.status = std::move(status);
+}
+
+bool WorkerSet::AllDescribed() const {
+  return std::all_of(entries_.begin(), entries_.end(),
+                     [](const Entry& entry) { return entry.description.has_value(); });
+}
+
+bool WorkerSet::Settled() const { return table_ != nullptr || !table_error_.ok(); }
+
+absl::Status WorkerSet::AwaitTable(absl::Time deadline) {
+  absl::MutexLock lock(&mutex_);
+  const auto settled =
+      +[](WorkerSet* set) ABSL_NO_THREAD_SAFETY_ANALYSIS { return set->Settled(); };
+  mutex_.AwaitWithDeadline(absl::Condition(settled, this), deadline);
+  if (table_ != nullptr) return absl::OkStatus();
+  return table_error_.ok() ? Missing() : table_error_;
+}
+
+absl::Status WorkerSet::Missing() const {
+  std::vector<std::string> reasons;
+  for (const Entry& entry : entries_) {
+    if (entry.status.ok()) continue;
+    const bool named = absl::StrContains(entry.status.message(), entry.address);
+    reasons.push_back(named ? std::string(entry.status.message())
+                            : absl::StrCat("worker ", entry.address, ": ", entry.status.message()));
+  }
+  if (reasons.empty()) return absl::OkStatus();
+  return absl::UnavailableError(absl::StrJoin(reasons, "; "));
+}
+
+std::shared_ptr<const RoutingTable> WorkerSet::table() const {
+  absl::MutexLock lock(&mutex_);
+  return table_;
+}
+
+absl::Status WorkerSet::Usable(size_t worker) const {
+  absl::MutexLock lock(&mutex_);
+  const Entry& entry = entries_[worker];
+  return entry.status.ok() ? absl::OkStatus() : absl::UnavailableError(entry.status.message());
+}
+
+absl::Status WorkerSet::Ready() const {
+  absl::MutexLock lock(&mutex_);
+  return Missing();
+}
+
+std::vector<WorkerInfo> WorkerSet::Infos() const {
+  absl::MutexLock lock(&mutex_);
+  std::vector<WorkerInfo> infos;
+  for (const Entry& entry : entries_) {
+    WorkerInfo info;
+    info.address = entry.address;
+    info.connected = entry.status.ok();
+    if (entry.description.has_value()) {
+      info.method = entry.description->method;
+      info.isa = entry.description->isa;
+      info.shards = ShardsText(*entry.description);
+    }
+    infos.push_back(std::move(info));
+  }
+  return infos;
+}
+
+}  // namespace atelier
