@@ -1,0 +1,275 @@
+#include "libs/client/client.h"
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/time/clock.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "libs/testing/fake_worker.h"
+#include "libs/testing/status_matchers.h"
+#include "libs/testing/temp_dir.h"
+#include "libs/transport/worker_server.h"
+
+namespace atelier {
+namespace {
+
+using testing::FakeDescription;
+using testing::FakeWorker;
+using ::testing::HasSubstr;
+using testing::StatusIs;
+
+// A fake worker that serves over gRPC and can be killed and started again at the same address.
+class ServedWorker {
+ public:
+  ServedWorker(const WorkerDescription& description, std::string address)
+      : worker(description), address_(std::move(address)) {
+    Start();
+  }
+
+  void Start() {
+    auto server = WorkerServer::Start(testing::FakeServerOptions(worker.Describe(), address_),
+                                      worker, clock_, logger_);
+    ASSERT_THAT(server, testing::IsOk());
+    server_ = std::move(server).value();
+    server_->SetServing(true);
+    address_ = server_->Addresses().at(0);  // the same port after a restart
+  }
+  void Kill() {
+    server_->Shutdown(absl::ZeroDuration());
+    server_.reset();
+  }
+  const std::string& address() const { return address_; }
+
+  FakeWorker worker;
+
+ private:
+  SystemClock clock_;
+  Logger logger_{Severity::kError};
+  std::string address_;
+  std::unique_ptr<WorkerServer> server_;
+};
+
+WorkerDescription With(std::vector<ShardSpec> shards) {
+  WorkerDescription description = FakeDescription();
+  description.shards = std::move(shards);
+  return description;
+}
+
+const std::vector<int> kLayers = {0, 1, 2, 3};
+
+// Three tokens of H = 16, top-2 of 8 experts; token 1 skips its second expert.
+struct Call {
+  Call() {
+    for (int i = 0; i < 3 * 16; ++i) rows.push_back(ToBFloat16(static_cast<float>(i % 7)));
+  }
+  ForwardCall For(int layer) const {
+    ForwardCall call;
+    call.layer = layer;
+    call.batch = {3, 16, rows.data()};
+    call.routing = {3, 2, ids.data(), weights.data()};
+    return call;
+  }
+  // What whole experts answer: expert e of layer l multiplies by e + 1 + 16 l.
+  std::vector<float> Expected(int layer) const {
+    std::vector<float> sums;
+    for (size_t t = 0; t < 3; ++t) {
+      float factor = 0;
+      for (size_t j = 2 * t; j < 2 * t + 2; ++j) {
+        if (ids[j] >= 0) factor += weights[j] * static_cast<float>(ids[j] + 1 + 16 * layer);
+      }
+      for (size_t i = 0; i < 16; ++i) sums.push_back(ToFloat(rows[t * 16 + i]) * factor);
+    }
+    return sums;
+  }
+  std::vector<BFloat16> rows;
+  std::vector<int32_t> ids = {0, 7, 5, -1, 2, 3};
+  std::vector<float> weights = {0.5f, 0.5f, 1.0f, 9.0f, 0.25f, 0.75f};
+};
+
+class ClientTest : public ::testing::Test {
+ protected:
+  absl::StatusOr<std::unique_ptr<ExpertClient>> Connect(const std::vector<std::string>& addresses) {
+    options_.workers = addresses;
+    return ExpertClient::Connect(options_, clock_, logger_, nullptr);
+  }
+  absl::Status Run(ExpertClient& client, int layer, std::vector<float>* sums) {
+    auto pending = client.Forward(call_.For(layer));
+    if (!pending.ok()) return pending.status();
+    sums->assign(3 * 16, -1.0f);
+    return (*pending)->Wait(sums->data());
+  }
+  // Until calls succeed again: reconnecting is not instantaneous.
+  bool RunsWithin(ExpertClient& client, absl::Duration patience) {
+    const absl::Time deadline = absl::Now() + patience;
+    std::vector<float> sums;
+    while (absl::Now() < deadline) {
+      if (Run(client, 1, &sums).ok()) return true;
+      absl::SleepFor(absl::Milliseconds(10));
+    }
+    return false;
+  }
+
+  SystemClock clock_;
+  Logger logger_{Severity::kError};
+  ClientOptions options_;
+  Call call_;
+  testing::TempDir dir_;
+};
+
+TEST_F(ClientTest, AddsTheSlicesOfTwoTransports) {
+  ServedWorker a(With({{kLayers, 0, 8, 0, 2}}), "127.0.0.1:0");
+  ServedWorker b(With({{kLayers, 0, 8, 1, 2}}), "unix:" + dir_.File("b.sock"));
+  ATELIER_ASSERT_OK_AND_ASSIGN(const auto client, Connect({b.address(), a.address()}));
+  std::vector<float> sums;
+  for (int layer : kLayers) {
+    ATELIER_ASSERT_OK(Run(*client, layer, &sums));
+    EXPECT_EQ(sums, call_.Expected(layer));
+  }
+  ATELIER_EXPECT_OK(client->Ready());
+  EXPECT_TRUE(client->Workers().at(0).connected);
+}
+
+TEST_F(ClientTest, SendsOnlyTheRowsThatHaveAnExpertThere) {
+  ServedWorker low(With({{kLayers, 0, 4, 0, 1}}), "127.0.0.1:0");
+  ServedWorker high(With({{kLayers, 4, 8, 0, 1}}), "127.0.0.1:0");
+  ATELIER_ASSERT_OK_AND_ASSIGN(const auto client, Connect({low.address(), high.address()}));
+  std::vector<float> sums;
+  ATELIER_ASSERT_OK(Run(*client, 2, &sums));
+  EXPECT_EQ(sums, call_.Expected(2));
+  EXPECT_EQ(low.worker.tokens(), 2);   // tokens 0 and 2
+  EXPECT_EQ(high.worker.tokens(), 2);  // tokens 0 and 1
+}
+
+TEST_F(ClientTest, RowsWithoutAnyExpertAreZero) {
+  ServedWorker a(FakeDescription(), "127.0.0.1:0");
+  ATELIER_ASSERT_OK_AND_ASSIGN(const auto client, Connect({a.address()}));
+  call_.ids = {-1, -1, -1, -1, -1, -1};
+  std::vector<float> sums;
+  ATELIER_ASSERT_OK(Run(*client, 0, &sums));
+  EXPECT_EQ(sums, std::vector<float>(3 * 16, 0.0f));
+  EXPECT_EQ(a.worker.calls(), 0);
+}
+
+TEST_F(ClientTest, RefusesCallsThatDoNotFitTheModel) {
+  ServedWorker a(FakeDescription(), "127.0.0.1:0");
+  ATELIER_ASSERT_OK_AND_ASSIGN(const auto client, Connect({a.address()}));
+  EXPECT_THAT(client->Forward(call_.For(9)),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("layer=9")));
+  ForwardCall narrow = call_.For(1);
+  narrow.batch.hidden_size = 8;
+  EXPECT_THAT(client->Forward(narrow),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("hidden_size=8")));
+  call_.ids[3] = 8;
+  EXPECT_THAT(client->Forward(call_.For(1)),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("8")));
+}
+
+TEST_F(ClientTest, ConnectNamesWorkersThatDoNotAnswer) {
+  ServedWorker a(With({{kLayers, 0, 8, 0, 2}}), "127.0.0.1:0");
+  options_.connect_timeout = absl::Milliseconds(300);
+  const std::string nobody = "unix:" + dir_.File("nobody.sock");
+  EXPECT_THAT(Connect({a.address(), nobody}),
+              StatusIs(absl::StatusCode::kUnavailable, HasSubstr(nobody)));
+}
+
+TEST_F(ClientTest, ConnectSaysWhatIsNotCovered) {
+  ServedWorker a(With({{kLayers, 0, 8, 0, 2}}), "127.0.0.1:0");
+  EXPECT_THAT(Connect({a.address()}),
+              StatusIs(absl::StatusCode::kFailedPrecondition,
+                       HasSubstr("layers 0-3, experts 0-7: no worker holds slice 1/2")));
+  options_.model_digest = "another";
+  EXPECT_THAT(Connect({a.address()}),
+              StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("model digest d1")));
+}
+
+TEST_F(ClientTest, AKilledWorkerFailsItsCallsAtOnceAndIsUsedAgainWhenItIsBack) {
+  ServedWorker a(With({{kLayers, 0, 8, 0, 2}}), "127.0.0.1:0");
+  ServedWorker b(With({{kLayers, 0, 8, 1, 2}}), "unix:" + dir_.File("b.sock"));
+  options_.call_timeout = absl::Minutes(5);
+  ATELIER_ASSERT_OK_AND_ASSIGN(const auto client, Connect({a.address(), b.address()}));
+  b.worker.Hold();
+  ATELIER_ASSERT_OK_AND_ASSIGN(const auto pending, client->Forward(call_.For(1)));
+  ASSERT_TRUE(b.worker.AwaitCalls(1));
+  b.Kill();
+  std::vector<float> sums(3 * 16);
+  EXPECT_THAT(pending->Wait(sums.data()),
+              StatusIs(absl::StatusCode::kUnavailable, HasSubstr(b.address())));
+  EXPECT_THAT(Run(*client, 1, &sums),
+              StatusIs(absl::StatusCode::kUnavailable, HasSubstr("b.sock")));
+  b.worker.Release();
+  b.Start();
+  EXPECT_TRUE(RunsWithin(*client, absl::Seconds(30)));
+  ATELIER_ASSERT_OK(Run(*client, 1, &sums));
+  EXPECT_EQ(sums, call_.Expected(1));
+}
+
+TEST_F(ClientTest, AWorkerThatComesBackWithAnotherModelIsNotUsed) {
+  ServedWorker a(FakeDescription(), "127.0.0.1:0");
+  ATELIER_ASSERT_OK_AND_ASSIGN(const auto client, Connect({a.address()}));
+  a.Kill();
+  WorkerDescription other = FakeDescription();
+  other.hidden_size = 32;
+  options_.hidden_size = 16;
+  other.shards = {ShardSpec{{0, 1}, 0, 8, 0, 2}};
+  a.worker.SetDescription(other);
+  a.Start();
+  const absl::Time deadline = absl::Now() + absl::Seconds(30);
+  while (absl::Now() < deadline && !absl::StrContains(client->Ready().message(), "changed")) {
+    absl::SleepFor(absl::Milliseconds(10));
+  }
+  EXPECT_THAT(client->Ready(),
+              StatusIs(absl::StatusCode::kUnavailable, HasSubstr("came back changed")));
+  std::vector<float> sums;
+  EXPECT_FALSE(Run(*client, 1, &sums).ok());
+  EXPECT_EQ(a.worker.calls(), 0);
+}
+
+TEST_F(ClientTest, AFrozenWorkerEndsTheCallAtItsDeadline) {
+  ServedWorker a(FakeDescription(), "127.0.0.1:0");
+  options_.call_timeout = absl::Milliseconds(100);
+  ATELIER_ASSERT_OK_AND_ASSIGN(const auto client, Connect({a.address()}));
+  a.worker.Hold();
+  std::vector<float> sums;
+  EXPECT_THAT(Run(*client, 1, &sums),
+              StatusIs(absl::StatusCode::kDeadlineExceeded, HasSubstr(a.address())));
+  a.worker.Release();
+}
+
+TEST_F(ClientTest, AnAbandonedCallIsCancelledAtTheWorker) {
+  ServedWorker a(FakeDescription(), "127.0.0.1:0");
+  ATELIER_ASSERT_OK_AND_ASSIGN(const auto client, Connect({a.address()}));
+  a.worker.Hold();
+  {
+    ATELIER_ASSERT_OK_AND_ASSIGN(const auto pending, client->Forward(call_.For(1)));
+    ASSERT_TRUE(a.worker.AwaitCalls(1));
+  }
+  EXPECT_TRUE(a.worker.AwaitCancelled());
+}
+
+TEST_F(ClientTest, TwoClientsShareAWorker) {
+  ServedWorker a(FakeDescription(), "127.0.0.1:0");
+  ATELIER_ASSERT_OK_AND_ASSIGN(const auto one, Connect({a.address()}));
+  ATELIER_ASSERT_OK_AND_ASSIGN(const auto two, Connect({a.address()}));
+  ATELIER_ASSERT_OK_AND_ASSIGN(const auto first, one->Forward(call_.For(1)));
+  ATELIER_ASSERT_OK_AND_ASSIGN(const auto second, two->Forward(call_.For(2)));
+  std::vector<float> sums(3 * 16);
+  ATELIER_ASSERT_OK(second->Wait(sums.data()));
+  EXPECT_EQ(sums, call_.Expected(2));
+  ATELIER_ASSERT_OK(first->Wait(sums.data()));
+  EXPECT_EQ(sums, call_.Expected(1));
+}
+
+TEST_F(ClientTest, BadOptionsAreNamed) {
+  EXPECT_THAT(Connect({}), StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("workers")));
+  EXPECT_THAT(Connect({"a:1", "a:1"}),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("a:1 is named twice")));
+  options_.call_timeout = absl::ZeroDuration();
+  EXPECT_THAT(Connect({"a:1"}),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("call_timeout=0")));
+}
+
+}  // namespace
+}  // namespace atelier
