@@ -3,6 +3,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
@@ -26,6 +27,8 @@ struct ForwardEncoding {
   DType output_dtype = DType::kF32;
   CallPriority priority = CallPriority::kDecode;
   std::string model_digest;
+  // Which rows of batch and routing to send, in this order; null = all.
+  const std::vector<int>* rows = nullptr;
 };
 std::shared_ptr<const EncodedForward> EncodeForward(const ForwardEncoding& encoding);
 
@@ -39,12 +42,15 @@ class ForwardInFlight {
 
 // One client's way to one worker, whatever the transport: today gRPC (TCP or a Unix socket), one
 // ForwardStream held open. Reconnects by itself with backoff (100 ms doubling to 2 s, jittered).
-// Thread-safe. Callbacks come from transport threads and must not block.
+// A batch beyond the worker's limits goes out as several messages; `done` sees one reply whose sums
+// are in the order of the worker's shards of the layer. Every error names the worker.
+// Thread-safe. Callbacks come from transport threads, or from inside the call that they answer, and
+// must not block; the destructor must not run inside one.
 class WorkerConnection {
  public:
   using DoneCallback = std::function<void(ForwardReply)>;
-  // Told when the worker becomes usable (its description, again after every reconnect) and when it
-  // is lost.
+  // Told when the worker becomes usable (its description, again after every reconnect), when it is
+  // lost, and why each attempt to reach it failed. Never concurrently.
   using StateCallback = std::function<void(const absl::StatusOr<WorkerDescription>&)>;
 
   // Starts connecting at once and returns. `on_state` may be called before this returns.

@@ -1,0 +1,64 @@
+#pragma once
+
+#include <list>
+#include <memory>
+
+#include "absl/status/status.h"
+#include "absl/synchronization/mutex.h"
+#include "grpcpp/client_context.h"
+#include "grpcpp/generic/generic_stub.h"
+#include "grpcpp/impl/codegen/proto_utils.h"
+#include "grpcpp/support/byte_buffer.h"
+#include "grpcpp/support/client_callback.h"
+#include "proto/atelier/v1/expert.pb.h"
+
+namespace atelier {
+
+// Requests are sent as ready-made bytes, responses are parsed.
+using ForwardStreamStub = grpc::TemplatedGenericStub<grpc::ByteBuffer, v1::ForwardResponse>;
+
+// The client's end of one ForwardStream. Thread-safe. The stub, the context and the observer must
+// live until OnStreamDone.
+class ClientStream final : public grpc::ClientBidiReactor<grpc::ByteBuffer, v1::ForwardResponse> {
+ public:
+  // Called from gRPC's threads; OnResponse never concurrently, OnStreamDone last.
+  class Observer {
+   public:
+    virtual ~Observer() = default;
+    virtual void OnStreamReady() = 0;
+    virtual void OnResponse(v1::ForwardResponse response) = 0;
+    // OK when the worker ended the stream in order.
+    virtual void OnStreamDone(const absl::Status& status) = 0;
+  };
+
+  static std::shared_ptr<ClientStream> Open(ForwardStreamStub& stub, grpc::ClientContext& context,
+                                            Observer& observer);
+
+  // Dropped when the stream has ended.
+  void Send(uint64_t id, grpc::ByteBuffer message);
+  // Takes back a message that has not begun to leave; false if it has.
+  bool Withdraw(uint64_t id);
+
+ private:
+  struct Outgoing {
+    uint64_t id = 0;
+    grpc::ByteBuffer message;
+  };
+
+  explicit ClientStream(Observer& observer) : observer_(observer) {}
+
+  void OnReadInitialMetadataDone(bool ok) override;
+  void OnReadDone(bool ok) override;
+  void OnWriteDone(bool ok) override;
+  void OnDone(const grpc::Status& status) override;
+
+  Observer& observer_;
+  std::shared_ptr<ClientStream> self_;  // released by OnDone
+  v1::ForwardResponse incoming_;        // gRPC's while a read is outstanding
+
+  absl::Mutex mutex_;
+  std::list<Outgoing> writes_ ABSL_GUARDED_BY(mutex_);  // the first is being written
+  bool closed_ ABSL_GUARDED_BY(mutex_) = false;         // no operation may follow
+};
+
+}  // namespace atelier

@@ -1,0 +1,202 @@
+// The part of ConnectionCore that its own thread runs: finding the worker, watching it, and
+// finding it again.
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "libs/base/status_macros.h"
+#include "libs/transport/grpc_worker_connection.h"
+
+namespace atelier {
+namespace {
+
+constexpr absl::Duration kFirstBackoff = absl::Milliseconds(100);
+constexpr absl::Duration kLongestBackoff = absl::Seconds(2);
+// Of a worker that answers, but does not serve yet.
+constexpr absl::Duration kLoadingInterval = absl::Milliseconds(250);
+constexpr absl::Duration kConnectTimeout = absl::Seconds(5);
+constexpr absl::Duration kHeartbeatInterval = absl::Seconds(1);
+constexpr absl::Duration kHeartbeatTimeout = absl::Seconds(5);
+
+absl::Status CheckServing(const WorkerDescription& description) {
+  if (description.state == WorkerState::kServing) return absl::OkStatus();
+  return absl::UnavailableError(absl::StrCat("it is ", WorkerStateName(description.state)));
+}
+
+// Whether a heartbeat's answer still fits what the calls rely on.
+absl::Status CheckUnchanged(const WorkerDescription& now, const WorkerDescription& before) {
+  ATELIER_RETURN_IF_ERROR(CheckServing(now));
+  if (now.epoch == before.epoch && now.model_digest == before.model_digest &&
+      now.shards == before.shards) {
+    return absl::OkStatus();
+  }
+  return absl::UnavailableError("it changed what it holds");
+}
+
+}  // namespace
+
+void ConnectionCore::Stop() {
+  absl::MutexLock lock(&mutex_);
+  stopping_ = true;
+  WakeLocked();
+}
+
+void ConnectionCore::WakeLocked() {
+  wake_requested_ = true;
+  wake_.Signal();
+}
+
+void ConnectionCore::WaitForEvent(absl::Time until) {
+  absl::MutexLock lock(&mutex_);
+  sleeping_until_ = std::min(until, in_flight_.NextDeadline());
+  while (!wake_requested_ && !stopping_) {
+    const absl::Duration left = sleeping_until_ - clock_.Now();
+    if (left <= absl::ZeroDuration()) break;
+    wake_.WaitWithTimeout(&mutex_, left);
+  }
+  wake_requested_ = false;
+  sleeping_until_ = absl::InfinitePast();
+}
+
+void ConnectionCore::Run() {
+  std::uniform_real_distribution<double> jitter(0.8, 1.2);
+  backoff_ = kFirstBackoff;
+  while (true) {
+    const absl::Status lost = Named(RunSession());
+    StopTakingCalls(lost);
+    const absl::Time next = clock_.Now() + backoff_ * jitter(random_);
+    backoff_ = std::min(backoff_ * 2, kLongestBackoff);
+    const auto stopping = [this] {
+      absl::MutexLock lock(&mutex_);
+      return stopping_;
+    };
+    if (stopping()) return;
+    on_state_(lost);
+    while (!stopping() && clock_.Now() < next) WaitForEvent(next);
+    if (stopping()) return;
+  }
+}
+
+absl::Status ConnectionCore::RunSession() {
+  WorkerSession session(address_, [this] {
+    absl::MutexLock lock(&mutex_);
+    WakeLocked();
+  });
+  session.StartDescribe(kConnectTimeout);
+  ATELIER_ASSIGN_OR_RETURN(const WorkerDescription description, AwaitDescription(session));
+  backoff_ = kLoadingInterval;
+  ATELIER_RETURN_IF_ERROR(CheckServing(description));
+  {
+    absl::MutexLock lock(&mutex_);
+    stream_ready_ = stream_done_ = suspicious_ = false;
+    lost_ = absl::OkStatus();
+  }
+  const std::shared_ptr<ClientStream> stream = session.OpenStream(*this);
+  {
+    absl::MutexLock lock(&mutex_);
+    stream_ = stream;
+  }
+  const absl::Status lost = UseStream(session, description);
+  StopTakingCalls(Named(lost));
+  session.CancelStream();
+  absl::MutexLock lock(&mutex_);
+  mutex_.Await(absl::Condition(&stream_done_));
+  stream_ = nullptr;
+  return lost;
+}
+
+absl::StatusOr<WorkerDescription> ConnectionCore::AwaitDescription(WorkerSession& session) {
+  while (!session.DescribeAnswered()) {
+    WaitForEvent(absl::InfiniteFuture());
+    absl::MutexLock lock(&mutex_);
+    if (stopping_) return absl::CancelledError("the client is closing");
+  }
+  return session.TakeDescription();
+}
+
+absl::Status ConnectionCore::UseStream(WorkerSession& session,
+                                       const WorkerDescription& description) {
+  ATELIER_RETURN_IF_ERROR(AwaitStream());
+  backoff_ = kFirstBackoff;
+  Publish(description);
+  on_state_(description);
+  return Serve(session, description);
+}
+
+absl::Status ConnectionCore::AwaitStream() {
+  const absl::Time give_up = clock_.Now() + kConnectTimeout;
+  while (true) {
+    ATELIER_RETURN_IF_ERROR(CheckStream());
+    {
+      absl::MutexLock lock(&mutex_);
+      if (stream_ready_) return absl::OkStatus();
+    }
+    if (clock_.Now() >= give_up) return absl::UnavailableError("it does not answer ForwardStream");
+    WaitForEvent(give_up);
+  }
+}
+
+absl::Status ConnectionCore::CheckStream() {
+  absl::MutexLock lock(&mutex_);
+  if (stopping_) return absl::CancelledError("the client is closing");
+  return stream_done_ ? lost_ : absl::OkStatus();
+}
+
+absl::Status ConnectionCore::Serve(WorkerSession& session, const WorkerDescription& description) {
+  absl::Time heartbeat = clock_.Now() + kHeartbeatInterval;
+  uint64_t responses_before = 0;
+  absl::Status retiring;  // not OK: it takes no more calls, those in flight may end
+  while (true) {
+    WaitForEvent(heartbeat);
+    ATELIER_RETURN_IF_ERROR(CheckStream());
+    ExpireCalls();
+    if (!retiring.ok() && in_flight_.empty()) return retiring;
+    if (session.DescribeAnswered()) {
+      const absl::StatusOr<WorkerDescription> now = session.TakeDescription();
+      // A worker too busy for a heartbeat in time, but not for its calls, is alive.
+      if (!now.ok() && ResponsesSoFar() == responses_before) return now.status();
+      const absl::Status changed = now.ok() ? CheckUnchanged(*now, description) : absl::OkStatus();
+      if (!changed.ok() && retiring.ok()) {
+        retiring = changed;
+        StopTakingCalls(Named(changed));
+        on_state_(Named(changed));
+      }
+    }
+    if (!HeartbeatIsDue(heartbeat)) continue;
+    heartbeat = clock_.Now() + kHeartbeatInterval;
+    if (session.describing()) continue;
+    responses_before = ResponsesSoFar();
+    session.StartDescribe(kHeartbeatTimeout);
+  }
+}
+
+uint64_t ConnectionCore::ResponsesSoFar() {
+  absl::MutexLock lock(&mutex_);
+  return responses_;
+}
+
+bool ConnectionCore::HeartbeatIsDue(absl::Time planned) {
+  absl::MutexLock lock(&mutex_);
+  return std::exchange(suspicious_, false) || clock_.Now() >= planned;
+}
+
+void ConnectionCore::Publish(const WorkerDescription& description) {
+  auto peer = std::make_shared<Peer>();
+  peer->description = description;
+  for (size_t i = 0; i < description.shards.size(); ++i) {
+    for (const int layer : description.shards[i].layers) {
+      peer->shards_of_layer[layer].push_back(static_cast<int>(i));
+    }
+  }
+  absl::MutexLock lock(&mutex_);
+  if (!stream_done_) peer_ = std::move(peer);
+}
+
+void ConnectionCore::StopTakingCalls(const absl::Status& reason) {
+  absl::MutexLock lock(&mutex_);
+  peer_ = nullptr;
+  unusable_ = reason;
+}
+
+}  // namespace atelier

@@ -1,0 +1,51 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "grpcpp/support/byte_buffer.h"
+#include "grpcpp/support/slice.h"
+#include "libs/transport/worker_connection.h"
+
+namespace atelier {
+
+// The tensors of one batch, copied once. Messages to any worker, of any range of rows, share their
+// memory. Immutable, so thread-safe.
+class GrpcEncodedForward final : public EncodedForward {
+ public:
+  // What differs between the messages made of one batch.
+  struct Head {
+    uint64_t id = 0;
+    uint64_t epoch = 0;
+    uint64_t timeout_us = 0;
+  };
+
+  explicit GrpcEncodedForward(const ForwardEncoding& encoding);
+
+  // A serialised v1.ForwardRequest of rows [row_begin, row_end).
+  grpc::ByteBuffer Message(const Head& head, int row_begin, int row_end) const;
+
+  int layer() const { return layer_; }
+  int num_tokens() const { return num_tokens_; }
+  int hidden_size() const { return hidden_size_; }
+  DType output_dtype() const { return output_dtype_; }
+  // Of the three tensors together, per row.
+  int64_t row_bytes() const;
+
+ private:
+  const int layer_;
+  const int num_tokens_;
+  const int hidden_size_;
+  const int top_k_;
+  const DType output_dtype_;
+  const CallPriority priority_;
+  const std::string model_digest_;
+  grpc::Slice hidden_;          // [T, H] bf16
+  grpc::Slice expert_ids_;      // [T, k] int32
+  grpc::Slice router_weights_;  // [T, k] fp32
+};
+
+// A serialised v1.ForwardRequest that cancels request `id`.
+grpc::ByteBuffer CancelMessage(uint64_t id);
+
+}  // namespace atelier

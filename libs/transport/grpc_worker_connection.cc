@@ -1,0 +1,206 @@
+#include "libs/transport/grpc_worker_connection.h"
+
+#include <algorithm>
+#include <limits>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "libs/base/check.h"
+#include "libs/base/status_macros.h"
+#include "libs/transport/grpc_tuning.h"
+#include "libs/transport/status_codes.h"
+
+namespace atelier {
+namespace {
+
+class Handle final : public ForwardInFlight {
+ public:
+  Handle(std::shared_ptr<ConnectionCore> core, std::shared_ptr<ForwardCall> call)
+      : core_(std::move(core)), call_(std::move(call)) {}
+  ~Handle() override { core_->Abandon(*call_); }
+
+ private:
+  const std::shared_ptr<ConnectionCore> core_;
+  const std::shared_ptr<ForwardCall> call_;
+};
+
+class GrpcWorkerConnection final : public WorkerConnection {
+ public:
+  explicit GrpcWorkerConnection(std::shared_ptr<ConnectionCore> core)
+      : core_(std::move(core)), supervisor_([this] { core_->Run(); }) {}
+  ~GrpcWorkerConnection() override {
+    core_->Stop();
+    supervisor_.join();
+  }
+
+  const std::string& address() const override { return core_->address(); }
+
+  std::unique_ptr<ForwardInFlight> Forward(std::shared_ptr<const EncodedForward> request,
+                                           absl::Time deadline, DoneCallback done) override {
+    auto encoded = std::static_pointer_cast<const GrpcEncodedForward>(std::move(request));
+    auto call = std::make_shared<ForwardCall>(std::move(encoded), deadline, std::move(done));
+    auto handle = std::make_unique<Handle>(core_, call);
+    core_->Start(call);
+    return handle;
+  }
+
+ private:
+  // Shared with the handles of calls, which may outlive the connection.
+  const std::shared_ptr<ConnectionCore> core_;
+  std::thread supervisor_;
+};
+
+uint64_t MicrosUntil(absl::Time deadline, absl::Time now) {
+  // 0 would mean the worker's default.
+  return static_cast<uint64_t>(std::max<int64_t>(1, absl::ToInt64Microseconds(deadline - now)));
+}
+
+}  // namespace
+
+std::unique_ptr<WorkerConnection> WorkerConnection::Create(const std::string& address, Clock& clock,
+                                                           const Logger& logger,
+                                                           StateCallback on_state) {
+  return std::make_unique<GrpcWorkerConnection>(
+      std::make_shared<ConnectionCore>(address, clock, logger, std::move(on_state)));
+}
+
+ConnectionCore::ConnectionCore(const std::string& address, Clock& clock, const Logger& logger,
+                               WorkerConnection::StateCallback on_state)
+    : address_(address),
+      clock_(clock),
+      logger_(logger),
+      on_state_(std::move(on_state)),
+      random_(std::random_device{}()),
+      unusable_(Named(absl::UnavailableError("not connected yet"))) {}
+
+absl::Status ConnectionCore::Named(const absl::Status& status) const {
+  return Annotate(status, absl::StrCat("worker ", address_));
+}
+
+// Rows per message within the worker's limits and ours, for the request and for its answer.
+absl::Status ConnectionCore::PlanLocked(ForwardCall& call, int* rows_per_part) {
+  if (peer_ == nullptr) return unusable_;
+  const GrpcEncodedForward& request = call.request();
+  const auto shards = peer_->shards_of_layer.find(request.layer());
+  if (shards == peer_->shards_of_layer.end()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("it holds no experts of layer ", request.layer()));
+  }
+  const WorkerLimits& limits = peer_->description.limits;
+  const int64_t max_bytes = limits.max_message_bytes > 0
+                                ? std::min(limits.max_message_bytes, kMaxMessageBytes)
+                                : kMaxMessageBytes;
+  const int64_t answer_row_bytes = static_cast<int64_t>(request.hidden_size()) *
+                                   static_cast<int64_t>(DTypeBytes(request.output_dtype())) *
+                                   static_cast<int64_t>(shards->second.size());
+  int64_t rows = max_bytes / std::max(request.row_bytes(), answer_row_bytes);
+  if (limits.max_tokens_per_call > 0) rows = std::min<int64_t>(rows, limits.max_tokens_per_call);
+  if (rows < 1) {
+    return absl::ResourceExhaustedError(absl::StrCat(
+        "max_message_bytes=", limits.max_message_bytes, " is too small for one row of ",
+        std::max(request.row_bytes(), answer_row_bytes), " bytes"));
+  }
+  const int total = request.num_tokens();
+  *rows_per_part = static_cast<int>(std::min<int64_t>(rows, std::max(total, 1)));
+  call.Expect(shards->second, std::max(1, (total + *rows_per_part - 1) / *rows_per_part));
+  return absl::OkStatus();
+}
+
+void ConnectionCore::Start(const std::shared_ptr<ForwardCall>& call) {
+  std::vector<std::pair<uint64_t, InFlightTable::Part>> parts;
+  std::shared_ptr<ClientStream> stream;
+  absl::Status status;
+  uint64_t epoch = 0;
+  {
+    absl::MutexLock lock(&mutex_);
+    int rows_per_part = 0;
+    status = PlanLocked(*call, &rows_per_part);
+    if (status.ok()) {
+      stream = stream_;
+      epoch = peer_->description.epoch;
+      int begin = 0;
+      do {
+        const int end = std::min(begin + rows_per_part, call->request().num_tokens());
+        InFlightTable::Part part{call, begin, end};
+        parts.emplace_back(in_flight_.Add(part), part);
+        begin = end;
+      } while (begin < call->request().num_tokens());
+      if (call->deadline() < sleeping_until_) WakeLocked();
+    }
+  }
+  if (!status.ok()) return call->Fail(Named(status));
+  for (const auto& [id, part] : parts) stream->Send(id, MessageOf(part, id, epoch));
+}
+
+grpc::ByteBuffer ConnectionCore::MessageOf(const InFlightTable::Part& part, uint64_t id,
+                                           uint64_t epoch) {
+  const GrpcEncodedForward::Head head{id, epoch, MicrosUntil(part.call->deadline(), clock_.Now())};
+  return part.call->request().Message(head, part.row_begin, part.row_end);
+}
+
+void ConnectionCore::Abandon(ForwardCall& call) {
+  call.Abandon();
+  CancelOnWorker(in_flight_.Remove(call));
+}
+
+void ConnectionCore::CancelOnWorker(const std::vector<uint64_t>& ids) {
+  if (ids.empty()) return;
+  std::shared_ptr<ClientStream> stream;
+  {
+    absl::MutexLock lock(&mutex_);
+    stream = stream_;
+  }
+  if (stream == nullptr) return;
+  for (const uint64_t id : ids) {
+    if (!stream->Withdraw(id)) stream->Send(id, CancelMessage(id));
+  }
+}
+
+void ConnectionCore::ExpireCalls() {
+  for (const InFlightTable::Expired& expired : in_flight_.TakeExpired(clock_.Now())) {
+    expired.call->Fail(Named(absl::DeadlineExceededError(absl::StrCat(
+        "no answer for layer ", expired.call->request().layer(), " within the deadline"))));
+    CancelOnWorker(expired.ids);
+  }
+}
+
+void ConnectionCore::OnStreamReady() {
+  absl::MutexLock lock(&mutex_);
+  stream_ready_ = true;
+  WakeLocked();
+}
+
+void ConnectionCore::OnResponse(v1::ForwardResponse response) {
+  const std::optional<InFlightTable::Part> part = in_flight_.Take(response.id());
+  {
+    absl::MutexLock lock(&mutex_);
+    ++responses_;
+  }
+  if (!part.has_value()) return;
+  ForwardReply reply = DecodeForwardReply(std::move(response),
+                                          part->call->ExpectedOf(part->row_begin, part->row_end));
+  if (absl::IsUnavailable(reply.status) || absl::IsFailedPrecondition(reply.status)) {
+    absl::MutexLock lock(&mutex_);
+    suspicious_ = true;
+    WakeLocked();
+  }
+  reply.status = Named(reply.status);
+  const bool failed = !reply.status.ok();
+  part->call->AddPart(part->row_begin, part->row_end, std::move(reply));
+  if (failed) CancelOnWorker(in_flight_.Remove(*part->call));
+}
+
+void ConnectionCore::OnStreamDone(const absl::Status& status) {
+  const absl::Status lost = absl::UnavailableError(
+      status.ok() ? "connection lost" : absl::StrCat("connection lost (", status.ToString(), ")"));
+  const absl::Status reason = Named(lost);
+  StopTakingCalls(reason);
+  for (const std::shared_ptr<ForwardCall>& call : in_flight_.TakeAll()) call->Fail(reason);
+  // Last: the supervising thread may now let go of everything.
+  absl::MutexLock lock(&mutex_);
+  lost_ = lost;
+  stream_done_ = true;
+  WakeLocked();
+}
+
+}  // namespace atelier

@@ -1,0 +1,383 @@
+#include "libs/transport/worker_connection.h"
+
+#include <random>
+
+#include "absl/synchronization/notification.h"
+#include "gtest/gtest.h"
+#include "libs/testing/fake_worker.h"
+#include "libs/testing/status_matchers.h"
+#include "libs/testing/temp_dir.h"
+#include "libs/transport/worker_server.h"
+
+namespace atelier {
+namespace {
+
+using ::atelier::testing::FakeDescription;
+using ::atelier::testing::FakeServerOptions;
+using ::atelier::testing::FakeWorker;
+using ::atelier::testing::IsOk;
+using ::atelier::testing::StatusIs;
+using ::testing::HasSubstr;
+
+constexpr absl::Duration kPatience = absl::Minutes(1);
+
+// A batch with memory of its own, and what it is asked for.
+struct Batch {
+  Batch(int num_tokens, int hidden_size, int top_k, int num_experts)
+      : tokens(num_tokens), hidden(hidden_size), k(top_k) {
+    std::mt19937 random(7);
+    std::uniform_real_distribution<float> uniform(-1.0f, 1.0f);
+    rows.resize(static_cast<size_t>(tokens) * static_cast<size_t>(hidden));
+    for (BFloat16& value : rows) value = ToBFloat16(uniform(random));
+    for (int i = 0; i < tokens * k; ++i) {
+      ids.push_back(static_cast<int32_t>(random() % static_cast<uint32_t>(num_experts)));
+      weights.push_back(uniform(random));
+    }
+  }
+
+  ForwardEncoding Encoding(int layer) const {
+    ForwardEncoding encoding;
+    encoding.layer = layer;
+    encoding.batch = {tokens, hidden, rows.data()};
+    encoding.routing = {tokens, k, ids.data(), weights.data()};
+    return encoding;
+  }
+  // What `worker` answers to it, without a wire between.
+  ForwardReply Expected(int layer, const WorkerDescription& worker) const {
+    ForwardRequest request;
+    request.layer = layer;
+    request.batch = {tokens, hidden, rows.data()};
+    request.routing = {tokens, k, ids.data(), weights.data()};
+    return FakeWorker::Compute(worker, request);
+  }
+
+  int tokens, hidden, k;
+  std::vector<BFloat16> rows;
+  std::vector<int32_t> ids;
+  std::vector<float> weights;
+};
+
+// A call and its answer.
+class Call {
+ public:
+  Call(WorkerConnection& connection, const ForwardEncoding& encoding,
+       absl::Duration timeout = kPatience)
+      : handle_(connection.Forward(EncodeForward(encoding), SystemClock().Now() + timeout,
+                                   [this](ForwardReply reply) {
+                                     reply_ = std::move(reply);
+                                     done_.Notify();
+                                   })) {}
+
+  const ForwardReply& Await() {
+    if (!done_.WaitForNotificationWithTimeout(kPatience)) {
+      reply_.status = absl::InternalError("the test lost its patience");
+    }
+    return reply_;
+  }
+  bool done() const { return done_.HasBeenNotified(); }
+  void Abandon() { handle_ = nullptr; }
+
+ private:
+  ForwardReply reply_;
+  absl::Notification done_;
+  std::unique_ptr<ForwardInFlight> handle_;
+};
+
+// What a connection said about its worker.
+class States {
+ public:
+  WorkerConnection::StateCallback Callback() {
+    return [this](const absl::StatusOr<WorkerDescription>& state) {
+      absl::MutexLock lock(&mutex_);
+      usable_ = state.ok();
+      last_ = state;
+      times_usable_ += state.ok() ? 1 : 0;
+    };
+  }
+  bool AwaitUsable(bool usable) {
+    absl::MutexLock lock(&mutex_);
+    const auto is = [this, usable]() ABSL_NO_THREAD_SAFETY_ANALYSIS { return usable_ == usable; };
+    return mutex_.AwaitWithTimeout(absl::Condition(&is), kPatience);
+  }
+  bool AwaitTimesUsable(int times) {
+    absl::MutexLock lock(&mutex_);
+    const auto is = [&]() ABSL_NO_THREAD_SAFETY_ANALYSIS { return times_usable_ >= times; };
+    return mutex_.AwaitWithTimeout(absl::Condition(&is), kPatience);
+  }
+  absl::StatusOr<WorkerDescription> last() {
+    absl::MutexLock lock(&mutex_);
+    return last_;
+  }
+
+ private:
+  absl::Mutex mutex_;
+  bool usable_ = false;
+  int times_usable_ = 0;
+  absl::StatusOr<WorkerDescription> last_ = absl::UnknownError("nothing said yet");
+};
+
+bool SameSums(const ForwardReply& a, const ForwardReply& b) {
+  if (a.sums.size() != b.sums.size()) return false;
+  for (size_t i = 0; i < a.sums.size(); ++i) {
+    if (a.sums[i].shard != b.sums[i].shard || a.sums[i].data != b.sums[i].data) return false;
+  }
+  return true;
+}
+
+enum class Wire { kTcp, kUnix };
+
+class ConnectionTest : public ::testing::TestWithParam<Wire> {
+ protected:
+  std::string ListenAddress() const {
+    return GetParam() == Wire::kTcp ? "127.0.0.1:0" : "unix:" + directory_.File("worker.sock");
+  }
+  void StartServer(const std::string& address) {
+    absl::StatusOr<std::unique_ptr<WorkerServer>> server = WorkerServer::Start(
+        FakeServerOptions(worker_.Describe(), address), worker_, clock_, logger_);
+    ATELIER_ASSERT_OK(server);
+    server_ = *std::move(server);
+    server_->SetServing(true);
+    address_ = server_->Addresses()[0];
+  }
+  void Connect() {
+    connection_ = WorkerConnection::Create(address_, clock_, logger_, states_.Callback());
+    ASSERT_TRUE(states_.AwaitUsable(true)) << states_.last().status();
+  }
+  void SetUp() override {
+    StartServer(ListenAddress());
+    if (server_ != nullptr) Connect();
+  }
+  void TearDown() override {
+    connection_ = nullptr;
+    worker_.Release();
+  }
+
+  testing::TempDir directory_;
+  SystemClock clock_;
+  Logger logger_{Severity::kWarning};
+  States states_;
+  FakeWorker worker_{FakeDescription()};
+  std::string address_;
+  std::unique_ptr<WorkerServer> server_;
+  std::unique_ptr<WorkerConnection> connection_;
+};
+INSTANTIATE_TEST_SUITE_P(Wires, ConnectionTest, ::testing::Values(Wire::kTcp, Wire::kUnix),
+                         [](const auto& info) {
+                           return info.param == Wire::kTcp ? "Tcp" : "Unix";
+                         });
+
+TEST_P(ConnectionTest, AnswersWithTheWorkersSums) {
+  for (const int tokens : {0, 1, 3, 100}) {
+    const Batch batch(tokens, 16, 2, 8);
+    Call call(*connection_, batch.Encoding(2));
+    ATELIER_ASSERT_OK(call.Await().status);
+    EXPECT_TRUE(SameSums(call.Await(), batch.Expected(2, worker_.Describe()))) << tokens;
+  }
+}
+
+TEST_P(ConnectionTest, SendsOnlyTheRowsAskedFor) {
+  const Batch batch(4, 16, 2, 8);
+  const std::vector<int> rows = {3, 1};
+  ForwardEncoding encoding = batch.Encoding(0);
+  encoding.rows = &rows;
+  encoding.output_dtype = DType::kBF16;
+  Call call(*connection_, encoding);
+  ATELIER_ASSERT_OK(call.Await().status);
+  EXPECT_EQ(call.Await().sums[0].data.size(), 2u * 16u * 2u);
+  EXPECT_EQ(worker_.tokens(), 2);
+}
+
+TEST_P(ConnectionTest, ManyInFlightAreMatchedWhateverTheOrderOfAnswers) {
+  worker_.Hold();
+  std::vector<Batch> batches;
+  std::vector<std::unique_ptr<Call>> calls;
+  for (int i = 0; i < 50; ++i) {
+    batches.emplace_back(1 + i % 5, 16, 2, 8);
+    calls.push_back(std::make_unique<Call>(*connection_, batches.back().Encoding(i % 4)));
+  }
+  ASSERT_TRUE(worker_.AwaitCalls(50));
+  worker_.Release();
+  for (size_t i = 0; i < calls.size(); ++i) {
+    ATELIER_ASSERT_OK(calls[i]->Await().status);
+    EXPECT_TRUE(SameSums(calls[i]->Await(),
+                         batches[i].Expected(static_cast<int>(i % 4), worker_.Describe())));
+  }
+}
+
+TEST_P(ConnectionTest, ABadRequestFailsAlone) {
+  const Batch good(2, 16, 2, 8);
+  Batch bad(2, 16, 2, 8);
+  bad.ids[3] = 8;
+  const Batch narrow(2, 8, 2, 8);
+  worker_.Hold();
+  Call first(*connection_, good.Encoding(1));
+  Call second(*connection_, bad.Encoding(1));
+  Call third(*connection_, narrow.Encoding(1));
+  EXPECT_THAT(second.Await().status,
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("is 8, but num_experts=8")));
+  EXPECT_THAT(third.Await().status,
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("hidden has 32 bytes")));
+  EXPECT_THAT(third.Await().status.message(), HasSubstr(address_));
+  worker_.Release();
+  EXPECT_THAT(first.Await().status, IsOk());
+}
+
+TEST_P(ConnectionTest, AbandoningACallTellsTheWorkerAndSilencesTheCallback) {
+  const Batch batch(1, 16, 2, 8);
+  worker_.Hold();
+  Call abandoned(*connection_, batch.Encoding(0));
+  Call kept(*connection_, batch.Encoding(1));
+  ASSERT_TRUE(worker_.AwaitCalls(2));
+  abandoned.Abandon();
+  EXPECT_TRUE(worker_.AwaitCancelled());
+  worker_.Release();
+  ATELIER_EXPECT_OK(kept.Await().status);
+  EXPECT_FALSE(abandoned.done());
+}
+
+TEST_P(ConnectionTest, AFrozenWorkerCannotHoldACallerBeyondItsDeadline) {
+  const Batch batch(1, 16, 2, 8);
+  worker_.Hold();
+  Call call(*connection_, batch.Encoding(3), absl::Milliseconds(30));
+  EXPECT_THAT(call.Await().status, StatusIs(absl::StatusCode::kDeadlineExceeded,
+                                            AllOf(HasSubstr(address_), HasSubstr("layer 3"))));
+  EXPECT_TRUE(worker_.AwaitCancelled());
+}
+
+TEST_P(ConnectionTest, ClosingTheConnectionCancelsWhatTheWorkerHolds) {
+  const Batch batch(1, 16, 2, 8);
+  worker_.Hold();
+  Call call(*connection_, batch.Encoding(0));
+  ASSERT_TRUE(worker_.AwaitCalls(1));
+  connection_ = nullptr;
+  EXPECT_THAT(call.Await().status, StatusIs(absl::StatusCode::kUnavailable, HasSubstr(address_)));
+  EXPECT_TRUE(worker_.AwaitCancelled());
+}
+
+TEST_P(ConnectionTest, ALostWorkerFailsItsCallsAndIsFoundAgain) {
+  const Batch batch(1, 16, 2, 8);
+  worker_.Hold();
+  Call call(*connection_, batch.Encoding(0));
+  ASSERT_TRUE(worker_.AwaitCalls(1));
+  server_->Shutdown(absl::ZeroDuration());
+  EXPECT_THAT(call.Await().status,
+              StatusIs(absl::StatusCode::kUnavailable, HasSubstr("connection lost")));
+  ASSERT_TRUE(states_.AwaitUsable(false));
+  Call refused(*connection_, batch.Encoding(0));
+  EXPECT_TRUE(refused.done());
+  EXPECT_THAT(refused.Await().status,
+              StatusIs(absl::StatusCode::kUnavailable, HasSubstr(address_)));
+
+  worker_.Release();
+  WorkerDescription restarted = FakeDescription();
+  restarted.epoch = 2;
+  worker_.SetDescription(restarted);
+  server_ = nullptr;
+  StartServer(address_);
+  ASSERT_TRUE(states_.AwaitTimesUsable(2));
+  EXPECT_EQ(states_.last()->epoch, 2u);
+  Call again(*connection_, batch.Encoding(0));
+  ATELIER_EXPECT_OK(again.Await().status);
+}
+
+TEST_P(ConnectionTest, ADrainingWorkerIsLeftAndUsedAgainWhenItServes) {
+  const Batch batch(1, 16, 2, 8);
+  WorkerDescription draining = FakeDescription();
+  draining.state = WorkerState::kDraining;
+  worker_.SetDescription(draining);
+  Call call(*connection_, batch.Encoding(0));
+  EXPECT_THAT(call.Await().status, StatusIs(absl::StatusCode::kUnavailable, HasSubstr("draining")));
+  ASSERT_TRUE(states_.AwaitUsable(false));
+  worker_.SetDescription(FakeDescription());
+  ASSERT_TRUE(states_.AwaitTimesUsable(2));
+}
+
+TEST_P(ConnectionTest, AWrongAnswerIsInternalAndNamesTheWorker) {
+  const Batch batch(2, 16, 2, 8);
+  const auto status_after = [&](std::function<void(ForwardReply&)> tamper) {
+    worker_.SetTamper(std::move(tamper));
+    Call call(*connection_, batch.Encoding(0));
+    return call.Await().status;
+  };
+  EXPECT_THAT(status_after([](ForwardReply& reply) { reply.sums[0].shard = 1; }),
+              StatusIs(absl::StatusCode::kInternal, HasSubstr("lacks shard 0")));
+  EXPECT_THAT(status_after([](ForwardReply& reply) { reply.sums[0].data.pop_back(); }),
+              StatusIs(absl::StatusCode::kInternal,
+                       AllOf(HasSubstr(address_), HasSubstr("has 127 bytes"))));
+  EXPECT_THAT(status_after([](ForwardReply& reply) { reply.sums.clear(); }),
+              StatusIs(absl::StatusCode::kInternal, HasSubstr("0 entries")));
+  EXPECT_THAT(status_after([](ForwardReply& reply) {
+                reply.status = absl::Status(absl::StatusCode::kAborted, "by me");
+              }),
+              StatusIs(absl::StatusCode::kAborted, HasSubstr("by me")));
+}
+
+TEST_P(ConnectionTest, TwoConnectionsShareAWorker) {
+  States states;
+  const auto other = WorkerConnection::Create(address_, clock_, logger_, states.Callback());
+  ASSERT_TRUE(states.AwaitUsable(true));
+  const Batch batch(5, 16, 2, 8);
+  worker_.Hold();
+  Call a(*connection_, batch.Encoding(0));
+  Call b(*other, batch.Encoding(1));
+  ASSERT_TRUE(worker_.AwaitCalls(2));
+  worker_.Release();
+  EXPECT_TRUE(SameSums(a.Await(), batch.Expected(0, worker_.Describe())));
+  EXPECT_TRUE(SameSums(b.Await(), batch.Expected(1, worker_.Describe())));
+}
+
+// Batches that do not fit a message, by rows or by bytes of the answer.
+TEST_P(ConnectionTest, SplitsByTheWorkersLimits) {
+  const Batch batch(100, 16, 2, 8);
+  for (const WorkerLimits limits :
+       {WorkerLimits{7, int64_t{1} << 20, 64}, WorkerLimits{8192, 10 * 16 * 4 + 5, 64}}) {
+    connection_ = nullptr;
+    server_ = nullptr;
+    WorkerDescription description = FakeDescription();
+    description.limits = limits;
+    worker_.SetDescription(description);
+    StartServer(ListenAddress());
+    Connect();
+    const int before = worker_.calls();
+    Call call(*connection_, batch.Encoding(1));
+    ATELIER_ASSERT_OK(call.Await().status);
+    EXPECT_TRUE(SameSums(call.Await(), batch.Expected(1, description)));
+    EXPECT_EQ(worker_.calls() - before, limits.max_tokens_per_call == 7 ? 15 : 10);
+  }
+}
+
+TEST(Connection, SaysWhyAWorkerCannotBeReached) {
+  States states;
+  SystemClock clock;
+  Logger logger(Severity::kError);
+  const auto connection =
+      WorkerConnection::Create("unix:/nonexistent/worker.sock", clock, logger, states.Callback());
+  const Batch batch(1, 16, 2, 8);
+  Call call(*connection, batch.Encoding(0));
+  EXPECT_THAT(call.Await().status,
+              StatusIs(absl::StatusCode::kUnavailable, HasSubstr("unix:/nonexistent/worker.sock")));
+}
+
+TEST(Connection, CarriesAHugeBatchInPieces) {
+  WorkerDescription description = FakeDescription();
+  description.hidden_size = 7168;
+  description.limits = {8192, int64_t{16} << 20, 64};
+  FakeWorker worker(description);
+  SystemClock clock;
+  Logger logger(Severity::kWarning);
+  ATELIER_ASSERT_OK_AND_ASSIGN(
+      const auto server,
+      WorkerServer::Start(FakeServerOptions(description, "127.0.0.1:0"), worker, clock, logger));
+  States states;
+  const auto connection =
+      WorkerConnection::Create(server->Addresses()[0], clock, logger, states.Callback());
+  ASSERT_TRUE(states.AwaitUsable(true));
+  const Batch batch(4096, 7168, 2, 8);
+  Call call(*connection, batch.Encoding(0));
+  ATELIER_ASSERT_OK(call.Await().status);
+  EXPECT_TRUE(SameSums(call.Await(), batch.Expected(0, description)));
+  EXPECT_GT(worker.calls(), 7);
+}
+
+}  // namespace
+}  // namespace atelier
