@@ -1,5 +1,6 @@
 #include "libs/kernels/kernel_table.h"
 
+#include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "libs/testing/status_matchers.h"
@@ -101,7 +102,7 @@ TEST(CpuIsa, NamesAreParsedBackAndOthersListed) {
   }
   for (const char* name : {"", "avx", "AVX2", "sse4"}) {
     EXPECT_THAT(ParseCpuIsa(name), StatusIs(absl::StatusCode::kInvalidArgument,
-                                            AllOf(HasSubstr(std::string("\"") + name + "\""),
+                                            AllOf(HasSubstr(absl::StrCat("\"", name, "\"")),
                                                   HasSubstr("scalar, avx2, avx512 or auto"))));
   }
 }

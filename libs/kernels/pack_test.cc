@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "libs/testing/packed_weights.h"
@@ -99,7 +100,7 @@ TEST(ValidatePackedShape, NamesTheValuesItRefuses) {
   for (auto [n, k] : {std::pair{16, kMaxPackedK + 1}, {16, 0}, {-1, 16}}) {
     EXPECT_THAT(ValidatePackedShape(Method::kINT8, n, k),
                 testing::StatusIs(absl::StatusCode::kInvalidArgument,
-                                  HasSubstr("[" + std::to_string(n) + ", " + std::to_string(k))));
+                                  HasSubstr(absl::StrCat("[", n, ", ", k))));
   }
 }
 

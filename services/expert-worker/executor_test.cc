@@ -22,12 +22,15 @@ namespace {
 
 std::atomic<int64_t> num_allocations{0};
 
-void* CountedAllocate(size_t bytes, size_t alignment) {
+// Not inlined, nor the deletes: g++ would take malloc and free in them for a mismatched pair.
+[[gnu::noinline]] void* CountedAllocate(size_t bytes, size_t alignment) {
   num_allocations.fetch_add(1, std::memory_order_relaxed);
   void* memory = std::aligned_alloc(alignment, (bytes + alignment - 1) / alignment * alignment);
   if (memory == nullptr) std::abort();
   return memory;
 }
+
+[[gnu::noinline]] void Free(void* memory) { std::free(memory); }
 
 }  // namespace
 
@@ -35,10 +38,10 @@ void* operator new(size_t bytes) { return CountedAllocate(bytes + 1, alignof(std
 void* operator new(size_t bytes, std::align_val_t alignment) {
   return CountedAllocate(bytes + 1, static_cast<size_t>(alignment));
 }
-void operator delete(void* memory) noexcept { std::free(memory); }
-void operator delete(void* memory, size_t) noexcept { std::free(memory); }
-void operator delete(void* memory, std::align_val_t) noexcept { std::free(memory); }
-void operator delete(void* memory, size_t, std::align_val_t) noexcept { std::free(memory); }
+void operator delete(void* memory) noexcept { Free(memory); }
+void operator delete(void* memory, size_t) noexcept { Free(memory); }
+void operator delete(void* memory, std::align_val_t) noexcept { Free(memory); }
+void operator delete(void* memory, size_t, std::align_val_t) noexcept { Free(memory); }
 
 namespace atelier {
 namespace {

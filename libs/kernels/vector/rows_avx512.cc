@@ -11,7 +11,7 @@ namespace {
 constexpr int kLanes = 16;
 
 inline __mmask16 Tail(int left) {
-  return left >= kLanes ? 0xffff : static_cast<__mmask16>((1u << left) - 1u);
+  return static_cast<__mmask16>(left >= kLanes ? 0xffffu : (1u << left) - 1u);
 }
 inline __m512 Load(const uint16_t* from, __mmask16 mask) {
   const __m512i wide = _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(mask, from));
