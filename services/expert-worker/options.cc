@@ -1,0 +1,132 @@
+#include "services/expert-worker/options.h"
+
+#include <set>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "libs/base/endpoint.h"
+#include "libs/base/log.h"
+#include "libs/base/status_macros.h"
+#include "libs/kernels/cpu_features.h"
+
+namespace atelier {
+namespace {
+
+template <typename... Args>
+absl::Status Invalid(const Args&... args) {
+  return absl::InvalidArgumentError(absl::StrCat(args...));
+}
+
+// Puts the flag before what a parser says.
+absl::Status Of(absl::string_view flag, const absl::Status& status) {
+  if (status.ok()) return status;
+  return Invalid(flag, ": ", status.message());
+}
+
+absl::Status CheckRange(absl::string_view flag, int64_t value, int64_t min, int64_t max) {
+  if (value >= min && value <= max) return absl::OkStatus();
+  return Invalid(flag, "=", value, ": must be from ", min, " to ", max);
+}
+
+absl::Status CheckListen(const WorkerOptions& options) {
+  if (options.listen.empty()) return Invalid("--listen: give at least one address");
+  std::set<std::string> seen;
+  for (const std::string& address : options.listen) {
+    const absl::StatusOr<Endpoint> endpoint = ParseEndpoint(address);
+    ATELIER_RETURN_IF_ERROR(Of("--listen", endpoint.status()));
+    if (!endpoint->IsLoopback() && !options.insecure) {
+      return Invalid("--listen=", address,
+                     ": other machines reach this address, and this version has neither TLS nor "
+                     "tokens; add --insecure if the network is trusted, else use 127.0.0.1 or "
+                     "unix:/path");
+    }
+    const bool any_port = !endpoint->is_unix() && endpoint->port == 0;
+    if (!any_port && !seen.insert(endpoint->ToString()).second) {
+      return Invalid("--listen: ", address, " appears twice");
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckShard(const WorkerOptions& options) {
+  ATELIER_RETURN_IF_ERROR(Of("--shard-slice", ParseSlice(options.shard_slice).status()));
+  if (!options.experts.empty()) {
+    ATELIER_RETURN_IF_ERROR(Of("--experts", ParseExpertRange(options.experts).status()));
+  }
+  if (options.method != "auto" && options.method != "bf16" && options.method != "int8") {
+    return Invalid("--method=", options.method, ": must be one of auto, bf16, int8");
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckLimits(const WorkerOptions& options) {
+  constexpr int64_t kMaxCount = int64_t{1} << 20;
+  constexpr int64_t kMaxTokens = int64_t{1} << 24;
+  ATELIER_RETURN_IF_ERROR(CheckRange("--numa-node", options.numa_node, -1, 1023));
+  ATELIER_RETURN_IF_ERROR(CheckRange("--threads", options.threads, 0, 4096));
+  ATELIER_RETURN_IF_ERROR(CheckRange("--max-queued-calls", options.max_queued_calls, 1, kMaxCount));
+  ATELIER_RETURN_IF_ERROR(
+      CheckRange("--max-queued-tokens", options.max_queued_tokens, 1, kMaxTokens));
+  ATELIER_RETURN_IF_ERROR(
+      CheckRange("--max-tokens-per-call", options.max_tokens_per_call, 1, kMaxCount));
+  ATELIER_RETURN_IF_ERROR(CheckRange("--max-message-bytes", options.max_message_bytes,
+                                     kMinMessageBytes, kMaxMessageBytes));
+  if (options.default_timeout < absl::Milliseconds(1)) {
+    return Invalid("--default-timeout=", absl::FormatDuration(options.default_timeout),
+                   ": must be at least 1ms");
+  }
+  if (options.drain_timeout < absl::ZeroDuration()) {
+    return Invalid("--drain-timeout=", absl::FormatDuration(options.drain_timeout),
+                   ": must not be negative");
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::Status WorkerOptions::Validate() const {
+  ATELIER_RETURN_IF_ERROR(Of("--cpu-isa", ParseCpuIsa(cpu_isa).status()));
+  ATELIER_RETURN_IF_ERROR(Of("--log-level", ParseSeverity(log_level).status()));
+  if (capabilities) return absl::OkStatus();  // needs no model and opens no port
+  if (model_path.empty()) {
+    return Invalid(
+        "--model-path is required: the folder of the checkpoint (config.json, *.safetensors)");
+  }
+  ATELIER_RETURN_IF_ERROR(CheckShard(*this));
+  ATELIER_RETURN_IF_ERROR(CheckListen(*this));
+  const absl::StatusOr<Endpoint> metrics = ParseEndpoint(metrics_address);
+  ATELIER_RETURN_IF_ERROR(Of("--metrics-address", metrics.status()));
+  if (metrics->is_unix()) {
+    return Invalid("--metrics-address=", metrics_address,
+                   ": Prometheus and probes need host:port, not a Unix socket");
+  }
+  return CheckLimits(*this);
+}
+
+Method WorkerOptions::ChosenMethod() const {
+  // Everything that this version reads (BF16, F16, F32) is kept as BF16 unless it is asked to
+  // requantise.
+  return method == "int8" ? Method::kINT8 : Method::kBF16;
+}
+
+ShardSpec WorkerOptions::Shard(int num_experts) const {
+  const SliceSpec slice = ParseSlice(shard_slice).value();
+  ExpertRange range{0, num_experts};
+  if (!experts.empty()) range = ParseExpertRange(experts).value();
+  return {{}, range.begin, range.end, slice.index, slice.count};
+}
+
+std::string WorkerOptions::ToString() const {
+  return absl::StrCat(
+      "model_path=", model_path, " shard_slice=", shard_slice,
+      " experts=", experts.empty() ? "all" : experts, " method=", method,
+      " listen=", absl::StrJoin(listen, ","), " insecure=", insecure,
+      " metrics_address=", metrics_address, " ready_file=", ready_file, " numa_node=", numa_node,
+      " threads=", threads, " pin_threads=", pin_threads, " cpu_isa=", cpu_isa,
+      " max_queued_calls=", max_queued_calls, " max_queued_tokens=", max_queued_tokens,
+      " max_tokens_per_call=", max_tokens_per_call, " max_message_bytes=", max_message_bytes,
+      " default_timeout=", absl::FormatDuration(default_timeout),
+      " drain_timeout=", absl::FormatDuration(drain_timeout), " log_level=", log_level);
+}
+
+}  // namespace atelier

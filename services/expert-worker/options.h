@@ -1,0 +1,52 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "libs/model/dtype.h"
+#include "libs/model/shard.h"
+
+namespace atelier {
+
+// Everything a worker can be told, with its defaults. A plain value; flags.cc fills it.
+struct WorkerOptions {
+  std::string model_path;           // checkpoint folder; required
+  std::string shard_slice = "0/1";  // i/n
+  std::string experts;              // a-b, both included; empty = all
+  std::string method = "auto";      // bf16, int8; auto = the published precision
+
+  std::vector<std::string> listen = {"127.0.0.1:7070"};  // at least one
+  bool insecure = false;                                 // allows addresses others reach
+  std::string metrics_address = "127.0.0.1:9400";
+  std::string ready_file;  // written once serving; empty = none
+
+  int numa_node = -1;  // -1 = that of the lowest allowed CPU
+  int threads = 0;     // 0 = the node's allowed CPUs, bounded by the cgroup's quota
+  bool pin_threads = true;
+  std::string cpu_isa = "auto";
+
+  int max_queued_calls = 1024;
+  int max_queued_tokens = 65536;
+  int max_tokens_per_call = 8192;
+  int64_t max_message_bytes = int64_t{256} << 20;
+  absl::Duration default_timeout = absl::Seconds(60);  // of requests that bring no deadline
+  absl::Duration drain_timeout = absl::Seconds(30);
+  std::string log_level = "info";
+  bool capabilities = false;  // print the method x ISA matrix and exit
+
+  // INVALID_ARGUMENT naming the flag, its value and what is valid. Touches nothing outside.
+  absl::Status Validate() const;
+  // REQUIRES: valid.
+  Method ChosenMethod() const;
+  ShardSpec Shard(int num_experts) const;
+  std::string ToString() const;  // key=value of every option, for the start-up log
+};
+
+inline constexpr int64_t kMinMessageBytes = int64_t{64} << 10;
+// gRPC counts a message's bytes in an int.
+inline constexpr int64_t kMaxMessageBytes = (int64_t{1} << 31) - 1;
+
+}  // namespace atelier

@@ -1,0 +1,185 @@
+#include "services/expert-worker/options.h"
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "libs/testing/status_matchers.h"
+#include "services/expert-worker/flags.h"
+
+namespace atelier {
+namespace {
+
+using ::atelier::testing::StatusIs;
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+absl::StatusOr<CommandLine> Parse(WorkerOptions* options, std::vector<const char*> arguments) {
+  arguments.insert(arguments.begin(), "expert-worker");
+  return WorkerFlags(options).Parse(static_cast<int>(arguments.size()), arguments.data());
+}
+
+WorkerOptions Good() {
+  WorkerOptions options;
+  options.model_path = "/models/m";
+  return options;
+}
+
+struct BadOption {
+  std::function<void(WorkerOptions&)> set;
+  std::vector<std::string> message_parts;
+};
+
+TEST(WorkerOptions, DefaultsWithAModelAreValid) { ATELIER_EXPECT_OK(Good().Validate()); }
+
+TEST(WorkerOptions, EveryBadFieldIsNamedWithItsValue) {
+  using O = WorkerOptions;
+  const std::vector<BadOption> bad = {
+      {[](O& o) { o.model_path = ""; }, {"--model-path is required"}},
+      {[](O& o) { o.shard_slice = "2/2"; }, {"--shard-slice", "2/2", "0 <= i < n"}},
+      {[](O& o) { o.shard_slice = "half"; }, {"--shard-slice", "half"}},
+      {[](O& o) { o.experts = "7-3"; }, {"--experts", "7-3", "a <= b"}},
+      {[](O& o) { o.method = "fp8"; }, {"--method=fp8", "auto, bf16, int8"}},
+      {[](O& o) { o.listen = {}; }, {"--listen"}},
+      {[](O& o) { o.listen = {"7070"}; }, {"--listen", "\"7070\"", "port is missing"}},
+      {[](O& o) { o.listen = {"unix:relative"}; }, {"--listen", "absolute"}},
+      {[](O& o) {
+         o.listen = {"localhost:1", "localhost:1"};
+       },
+       {"localhost:1 appears twice"}},
+      {[](O& o) { o.metrics_address = "here"; }, {"--metrics-address", "here"}},
+      {[](O& o) { o.metrics_address = "unix:/a"; }, {"--metrics-address=unix:/a", "host:port"}},
+      {[](O& o) { o.numa_node = -2; }, {"--numa-node=-2", "-1 to 1023"}},
+      {[](O& o) { o.threads = -1; }, {"--threads=-1", "0 to 4096"}},
+      {[](O& o) { o.cpu_isa = "neon"; }, {"--cpu-isa", "neon", "avx512"}},
+      {[](O& o) { o.max_queued_calls = 0; }, {"--max-queued-calls=0", "from 1"}},
+      {[](O& o) { o.max_queued_tokens = 0; }, {"--max-queued-tokens=0", "from 1"}},
+      {[](O& o) { o.max_tokens_per_call = 0; }, {"--max-tokens-per-call=0", "from 1"}},
+      {[](O& o) { o.max_message_bytes = 1; }, {"--max-message-bytes=1", "65536"}},
+      {[](O& o) { o.max_message_bytes = int64_t{1} << 31; }, {"2147483648", "2147483647"}},
+      {[](O& o) { o.default_timeout = absl::ZeroDuration(); }, {"--default-timeout=0"}},
+      {[](O& o) { o.drain_timeout = -absl::Seconds(1); }, {"--drain-timeout=-1s"}},
+      {[](O& o) { o.log_level = "loud"; }, {"--log-level", "loud"}},
+  };
+  for (const BadOption& option : bad) {
+    WorkerOptions options = Good();
+    option.set(options);
+    const absl::Status status = options.Validate();
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+    for (const std::string& part : option.message_parts) {
+      EXPECT_THAT(std::string(status.message()), HasSubstr(part));
+    }
+  }
+}
+
+TEST(WorkerOptions, OffLoopbackNeedsInsecure) {
+  for (const char* address : {"0.0.0.0:7070", "[::]:7070", "10.1.2.3:7070", "node-1:7070"}) {
+    WorkerOptions options = Good();
+    options.listen = {"127.0.0.1:7070", address};
+    EXPECT_THAT(options.Validate(), StatusIs(absl::StatusCode::kInvalidArgument,
+                                             AllOf(HasSubstr(address), HasSubstr("--insecure"))));
+    options.insecure = true;
+    ATELIER_EXPECT_OK(options.Validate());
+  }
+}
+
+TEST(WorkerOptions, CapabilitiesNeedNoModel) {
+  WorkerOptions options;
+  options.capabilities = true;
+  ATELIER_EXPECT_OK(options.Validate());
+}
+
+TEST(WorkerOptions, ShardIsReadFromSliceAndExperts) {
+  WorkerOptions options = Good();
+  EXPECT_EQ(options.Shard(16), (ShardSpec{{}, 0, 16, 0, 1}));
+  options.shard_slice = "1/3";
+  options.experts = "5-15";
+  EXPECT_EQ(options.Shard(16), (ShardSpec{{}, 5, 16, 1, 3}));
+  EXPECT_EQ(options.ChosenMethod(), Method::kBF16);
+  options.method = "int8";
+  EXPECT_EQ(options.ChosenMethod(), Method::kINT8);
+}
+
+TEST(WorkerFlags, FillEveryOption) {
+  WorkerOptions o;
+  ATELIER_ASSERT_OK(Parse(&o, {"--model-path=/m",
+                               "--shard-slice=1/2",
+                               "--experts",
+                               "0-7",
+                               "--method=int8",
+                               "--listen=127.0.0.1:1,unix:/a",
+                               "--listen=127.0.0.1:2",
+                               "--insecure",
+                               "--metrics-address=127.0.0.1:3",
+                               "--ready-file=/r",
+                               "--numa-node=1",
+                               "--threads=2",
+                               "--no-pin",
+                               "--cpu_isa=avx2",
+                               "--max-queued-calls=4",
+                               "--max-queued-tokens=5",
+                               "--max-tokens-per-call=6",
+                               "--max-message-bytes=1MiB",
+                               "--default-timeout=7s",
+                               "--drain-timeout=8s",
+                               "--log-level=debug",
+                               "--capabilities"}));
+  EXPECT_EQ(o.ToString(),
+            "model_path=/m shard_slice=1/2 experts=0-7 method=int8 "
+            "listen=127.0.0.1:1,unix:/a,127.0.0.1:2 insecure=1 metrics_address=127.0.0.1:3 "
+            "ready_file=/r numa_node=1 threads=2 pin_threads=0 cpu_isa=avx2 max_queued_calls=4 "
+            "max_queued_tokens=5 max_tokens_per_call=6 max_message_bytes=1048576 "
+            "default_timeout=7s drain_timeout=8s log_level=debug");
+  EXPECT_TRUE(o.capabilities);
+}
+
+TEST(WorkerFlags, PinningCanBeNamedEitherWay) {
+  for (const char* flag : {"--no-pin", "--pin-threads=false"}) {
+    WorkerOptions options;
+    ATELIER_ASSERT_OK(Parse(&options, {flag}));
+    EXPECT_FALSE(options.pin_threads) << flag;
+  }
+  WorkerOptions options;
+  EXPECT_THAT(Parse(&options, {"--no-pin=false"}),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("--no-pin=false")));
+}
+
+TEST(WorkerFlags, BadValuesNameFlagValueAndWhatIsValid) {
+  for (const auto& [flag, part] : std::vector<std::pair<const char*, const char*>>{
+           {"--threads=many", "0 to 4096"},
+           {"--numa-node=1024", "-1 to 1023"},
+           {"--method=fp4", "auto, bf16, int8"},
+           {"--cpu-isa=neon", "auto, scalar, avx2, avx512"},
+           {"--max-queued-calls=0", "1 to"},
+           {"--max-queued-tokens=x", "1 to"},
+           {"--max-tokens-per-call=-5", "1 to"},
+           {"--max-message-bytes=big", "bytes"},
+           {"--default-timeout=soon", "250ms"},
+           {"--drain-timeout=-1s", "250ms"},
+           {"--log-level=loud", "debug, info, warning, error"},
+           {"--pin-threads=maybe", "true or false"},
+           {"--listen=a:1,,b:2", "empty"},
+           {"--no-such-flag=1", "did you mean"}}) {
+    WorkerOptions options;
+    const absl::Status status = Parse(&options, {flag}).status();
+    EXPECT_THAT(status, StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(part))) << flag;
+    const std::string name = std::string(flag).substr(0, std::string(flag).find('='));
+    EXPECT_THAT(std::string(status.message()), HasSubstr(name)) << flag;
+  }
+}
+
+TEST(WorkerFlags, HelpTeachesByExampleAndNamesEveryDefault) {
+  WorkerOptions options;
+  const std::string help = WorkerFlags(&options).Help();
+  for (const char* part :
+       {"--shard-slice=I/N", "Default: 0/1", "gpu-frontend", "Default: 127.0.0.1:7070",
+        "exit status", "Default: 256 MiB", "Default: 30s", "Default: 1024", "Default: auto"}) {
+    EXPECT_THAT(help, HasSubstr(part));
+  }
+}
+
+}  // namespace
+}  // namespace atelier

@@ -1,0 +1,155 @@
+#include "services/expert-worker/worker.h"
+
+#include <random>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "libs/base/endpoint.h"
+#include "libs/base/ready_file.h"
+#include "libs/base/status_macros.h"
+#include "libs/base/version.h"
+#include "libs/kernels/cpu_features.h"
+#include "libs/numa/topology.h"
+#include "services/expert-worker/shard_plan.h"
+
+namespace atelier {
+namespace {
+
+// For the last bytes of answers whose calls have ended.
+constexpr absl::Duration kFlushGrace = absl::Seconds(2);
+
+// Of this process; 0 means "any" on the wire.
+uint64_t RandomEpoch() {
+  std::random_device entropy;
+  uint64_t epoch = 0;
+  while (epoch == 0) epoch = (uint64_t{entropy()} << 32) | entropy();
+  return epoch;
+}
+
+}  // namespace
+
+Worker::Worker(const WorkerOptions& options, Clock& clock, const Logger& logger)
+    : options_(options), clock_(clock), logger_(logger), metrics_(registry_), lifecycle_(logger) {}
+
+Worker::~Worker() {
+  observability_.reset();  // its threads ask the lifecycle
+  server_.reset();         // its calls use the service
+}
+
+absl::StatusOr<std::unique_ptr<Worker>> Worker::Start(const WorkerOptions& options, Clock& clock,
+                                                      const Logger& logger) {
+  std::unique_ptr<Worker> worker(new Worker(options, clock, logger));
+  ATELIER_RETURN_IF_ERROR(worker->OpenModel());
+  ATELIER_RETURN_IF_ERROR(worker->OpenPorts());
+  return worker;
+}
+
+absl::Status Worker::OpenModel() {
+  const Topology topology = Topology::Detect();
+  ATELIER_ASSIGN_OR_RETURN(const CpuIsa cap, ParseCpuIsa(options_.cpu_isa));
+  ATELIER_ASSIGN_OR_RETURN(KernelTable kernels, KernelTable::Select(CpuFeatures::Detect(), cap));
+  kernels_ = std::make_unique<KernelTable>(std::move(kernels));
+  const NodeArenaOptions arena{options_.numa_node, options_.threads, options_.pin_threads};
+  ATELIER_ASSIGN_OR_RETURN(arena_, NodeArena::Create(arena, topology, logger_));
+  logger_.Info(
+      "worker_starting",
+      {Kv("version", Version()), Kv("options", options_.ToString()),
+       Kv("topology", topology.ToString()), Kv("node", arena_->numa_node()),
+       Kv("threads", arena_->num_threads()), Kv("isa", kernels_->isa(options_.ChosenMethod()))});
+  ATELIER_ASSIGN_OR_RETURN(checkpoint_, Checkpoint::Open(options_.model_path));
+  return absl::OkStatus();
+}
+
+absl::StatusOr<WorkerDescription> Worker::DescribeWorker() const {
+  const ModelConfig& config = checkpoint_->config();
+  const Method method = options_.ChosenMethod();
+  ATELIER_ASSIGN_OR_RETURN(const std::vector<ShardPlan> plans,
+                           PlanShards(config, {options_.Shard(config.moe.num_experts)}, method));
+  WorkerDescription description;
+  description.version = std::string(Version());
+  description.epoch = RandomEpoch();
+  description.model_digest = checkpoint_->digest();
+  description.model_type = config.model_type;
+  description.method = std::string(MethodName(method));
+  description.isa = kernels_->isa(method);
+  description.hidden_size = config.hidden_size;
+  description.num_experts = config.moe.num_experts;
+  description.top_k = config.moe.top_k;
+  description.intermediate_size = config.moe.intermediate_size;
+  for (const ShardPlan& plan : plans) description.shards.push_back(plan.spec);
+  description.limits = {options_.max_tokens_per_call, options_.max_message_bytes,
+                        options_.max_queued_calls};
+  return description;
+}
+
+absl::Status Worker::OpenPorts() {
+  ATELIER_ASSIGN_OR_RETURN(WorkerDescription description, DescribeWorker());
+  WorkerServerOptions serving;
+  serving.listen = options_.listen;
+  serving.max_message_bytes = options_.max_message_bytes;
+  serving.hidden_size = description.hidden_size;
+  serving.num_experts = description.num_experts;
+  serving.max_tokens_per_call = options_.max_tokens_per_call;
+  serving.default_timeout = options_.default_timeout;
+  BatcherOptions batching;
+  batching.max_queued_calls = options_.max_queued_calls;
+  batching.max_queued_tokens = options_.max_queued_tokens;
+  batching.max_batch_tokens = options_.max_tokens_per_call;
+  service_ = std::make_unique<WorkerService>(
+      std::move(description), batching, WorkerService::Dependencies{lifecycle_, metrics_, clock_});
+  ATELIER_ASSIGN_OR_RETURN(server_, WorkerServer::Start(serving, *service_, clock_, logger_));
+  lifecycle_.Observe([this](WorkerState state) {
+    metrics_.state.Set(static_cast<double>(state));
+    server_->SetServing(state == WorkerState::kServing);
+  });
+  ObservabilityOptions observability;
+  ATELIER_ASSIGN_OR_RETURN(observability.listen, ParseEndpoint(options_.metrics_address));
+  observability.metrics = &registry_;
+  observability.ready = [this] { return lifecycle_.Ready(); };
+  ATELIER_ASSIGN_OR_RETURN(observability_, ObservabilityServer::Start(observability));
+  return absl::OkStatus();
+}
+
+absl::Status Worker::Load() {
+  lifecycle_.Advance(WorkerState::kLoading);
+  absl::Status status = LoadAndServe();
+  if (!status.ok()) lifecycle_.Advance(WorkerState::kStopped);
+  return status;
+}
+
+absl::Status Worker::LoadAndServe() {
+  const absl::Time start = clock_.Now();
+  ExpertStoreOptions loading;
+  loading.method = options_.ChosenMethod();
+  loading.shards = {options_.Shard(checkpoint_->config().moe.num_experts)};
+  loading.cancelled = [this] { return loading_cancelled_.load(); };
+  arena_->BindCallingThread();
+  ATELIER_ASSIGN_OR_RETURN(store_,
+                           ExpertStore::Load(*checkpoint_, loading, *arena_, clock_, logger_));
+  metrics_.weight_bytes.Set(static_cast<double>(store_->bytes()));
+  executor_ = CreateExecutor(*store_, *kernels_, *arena_);
+  service_->Serve(*executor_, [this] { arena_->BindCallingThread(); });
+  logger_.Info("worker_serving",
+               {Kv("listen", absl::StrJoin(addresses(), ",")), Kv("metrics", metrics_address()),
+                Kv("shard", ShardName(store_->shards()[0])), Kv("bytes", store_->bytes()),
+                Kv("seconds", absl::ToDoubleSeconds(clock_.Now() - start))});
+  if (options_.ready_file.empty()) return absl::OkStatus();
+  return WriteReadyFile(options_.ready_file, {{"listen", absl::StrJoin(addresses(), ",")},
+                                              {"metrics", metrics_address()}});
+}
+
+void Worker::Drain() {
+  if (!options_.ready_file.empty()) RemoveReadyFile(options_.ready_file);
+  const absl::StatusOr<int64_t> finished = service_->Drain(clock_.Now() + options_.drain_timeout);
+  if (finished.ok()) {
+    logger_.Info("worker_drained", {Kv("calls", *finished)});
+  } else {
+    logger_.Warning("drain_incomplete", {Kv("reason", finished.status().message())});
+  }
+  service_->Stop();
+  server_->Shutdown(kFlushGrace);
+  lifecycle_.Advance(WorkerState::kStopped);
+}
+
+}  // namespace atelier
