@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <memory>
 
@@ -88,6 +89,8 @@ class Device {
   virtual ~Device() = default;
 
   virtual absl::string_view name() const = 0;  // for logs: "cpu avx512bf16 x2"
+  // Bytes that can still be allocated, as far as the device knows.
+  virtual int64_t FreeBytes() const = 0;
   // RESOURCE_EXHAUSTED naming the size.
   virtual absl::StatusOr<std::unique_ptr<DeviceBuffer>> Allocate(MemoryKind kind, size_t bytes) = 0;
   // The parts stacked on top of each other (equal columns); synchronous.

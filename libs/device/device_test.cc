@@ -1,5 +1,7 @@
 #include "libs/device/device.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -327,6 +329,13 @@ TEST(CpuDevice, RefusesMemoryThatDoesNotExist) {
   EXPECT_THAT(device->Allocate(MemoryKind::kDevice, size_t{1} << 60),
               testing::StatusIs(absl::StatusCode::kResourceExhausted,
                                 ::testing::HasSubstr("1152921504606846976")));
+}
+
+TEST(CpuDevice, KnowsHowMuchMemoryIsFree) {
+  const auto device = CreateCpuDevice({}).value();
+  const int64_t physical = int64_t{::sysconf(_SC_PHYS_PAGES)} * ::sysconf(_SC_PAGESIZE);
+  EXPECT_GT(device->FreeBytes(), 0);
+  EXPECT_LT(device->FreeBytes(), physical);
 }
 
 TEST(CpuDevice, RefusesANegativeThreadCount) {

@@ -28,4 +28,9 @@ class CpuMemory {
   size_t bytes_ = 0;
 };
 
+// What this process can still allocate without being killed for it: the system's estimate, or the
+// room below the memory limit of its cgroup (version 2) if that is less. The largest int64_t where
+// the system says neither.
+int64_t FreeMemoryBytes();
+
 }  // namespace atelier

@@ -14,8 +14,8 @@ int64_t KvCache::BytesPerToken(const ModelConfig& config) {
          config.attention.head_dim * static_cast<int64_t>(sizeof(BFloat16));
 }
 
-absl::StatusOr<std::unique_ptr<KvCache>> KvCache::Create(Device& device, const ModelConfig& config,
-                                                         int64_t budget_bytes, int block_size) {
+absl::StatusOr<int> KvCache::CountBlocks(const ModelConfig& config, int64_t budget_bytes,
+                                         int block_size) {
   const int64_t block_bytes = BytesPerToken(config) * block_size;
   const int64_t blocks =
       std::min<int64_t>(budget_bytes / block_bytes, std::numeric_limits<int32_t>::max());
@@ -24,11 +24,17 @@ absl::StatusOr<std::unique_ptr<KvCache>> KvCache::Create(Device& device, const M
                                                      " holds no block: one of ", block_size,
                                                      " tokens takes ", block_bytes, " bytes"));
   }
+  return static_cast<int>(blocks);
+}
+
+absl::StatusOr<std::unique_ptr<KvCache>> KvCache::Create(Device& device, const ModelConfig& config,
+                                                         int num_blocks, int block_size) {
   auto cache = std::unique_ptr<KvCache>(new KvCache());
   cache->attention_ = config.attention;
-  cache->num_blocks_ = static_cast<int>(blocks);
+  cache->num_blocks_ = num_blocks;
   cache->block_size_ = block_size;
-  const size_t layer_bytes = static_cast<size_t>(blocks * block_bytes / config.num_layers / 2);
+  const size_t layer_bytes =
+      static_cast<size_t>(BytesPerToken(config) * block_size * num_blocks / config.num_layers / 2);
   for (int layer = 0; layer < config.num_layers; ++layer) {
     for (auto* side : {&cache->keys_, &cache->values_}) {
       ATELIER_ASSIGN_OR_RETURN(std::unique_ptr<DeviceBuffer> buffer,

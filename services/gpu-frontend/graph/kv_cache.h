@@ -9,12 +9,16 @@
 
 namespace atelier {
 
-// The paged keys and values of every layer, allocated once from a byte budget.
+// The paged keys and values of every layer, allocated once.
 class KvCache {
  public:
-  // RESOURCE_EXHAUSTED names budget and bytes per block when not even one block fits.
+  // Blocks that a budget holds. RESOURCE_EXHAUSTED names budget and bytes per block when not even
+  // one fits.
+  static absl::StatusOr<int> CountBlocks(const ModelConfig& config, int64_t budget_bytes,
+                                         int block_size);
+  // Errors as Device::Allocate.
   static absl::StatusOr<std::unique_ptr<KvCache>> Create(Device& device, const ModelConfig& config,
-                                                         int64_t budget_bytes, int block_size);
+                                                         int num_blocks, int block_size);
 
   int num_blocks() const { return num_blocks_; }
   KvCacheView layer(int index) const;

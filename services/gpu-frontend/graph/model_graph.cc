@@ -12,6 +12,7 @@
 #include "services/gpu-frontend/graph/dense_ffn.h"
 #include "services/gpu-frontend/graph/gqa_attention.h"
 #include "services/gpu-frontend/graph/kv_cache.h"
+#include "services/gpu-frontend/graph/memory_plan.h"
 #include "services/gpu-frontend/graph/moe_block.h"
 #include "services/gpu-frontend/graph/weights.h"
 
@@ -43,7 +44,7 @@ absl::StatusOr<int> ContextLimit(const GraphOptions& options, const ModelConfig&
 }
 
 struct GraphParts {
-  const ModelConfig& config;
+  ModelConfig config;
   GraphOptions options;
   StepLimits limits;
   int max_context;
@@ -158,11 +159,17 @@ absl::StatusOr<std::unique_ptr<ModelGraph>> ModelGraph::Create(
   const ModelConfig& config = checkpoint.config();
   GraphParts parts{config, options, {}, 0, {}, nullptr, nullptr};
   ATELIER_ASSIGN_OR_RETURN(
-      parts.cache, KvCache::Create(device, config, options.kv_cache_bytes, options.block_size));
-  const int64_t cache_tokens = int64_t{parts.cache->num_blocks()} * options.block_size;
+      const int num_blocks,
+      KvCache::CountBlocks(config, options.kv_cache_bytes, options.block_size));
+  const int64_t cache_tokens = int64_t{num_blocks} * options.block_size;
   ATELIER_ASSIGN_OR_RETURN(parts.max_context, ContextLimit(options, config, cache_tokens));
   parts.limits = {options.max_tokens_per_step, options.max_sequences,
-                  CeilDiv(parts.max_context, options.block_size)};
+                  CeilDiv(parts.max_context, options.block_size), config.vocab_size};
+  const MemoryPlan plan{WeightBytes(config), cache_tokens * KvCache::BytesPerToken(config),
+                        Workspace::Bytes(config, parts.limits)};
+  ATELIER_RETURN_IF_ERROR(plan.CheckFits(device.FreeBytes()));
+  ATELIER_ASSIGN_OR_RETURN(parts.cache,
+                           KvCache::Create(device, config, num_blocks, options.block_size));
   ATELIER_ASSIGN_OR_RETURN(parts.space, Workspace::Create(device, config, parts.limits));
   ATELIER_ASSIGN_OR_RETURN(parts.weights, LoadModelWeights(checkpoint, device, clock, logger));
   logger.Info("kv_cache",

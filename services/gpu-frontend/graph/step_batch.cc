@@ -28,6 +28,7 @@ void CheckStep(const SequenceStep& step, const StepLimits& limits, int block_siz
   ATELIER_CHECK(step.block_table.size() * static_cast<size_t>(block_size) >= end);
   ATELIER_CHECK(step.block_table.size() <= static_cast<size_t>(limits.max_blocks));
   for (int32_t block : step.block_table) ATELIER_CHECK(block >= 0 && block < num_blocks);
+  for (int32_t token : step.tokens) ATELIER_CHECK(token >= 0 && token < limits.vocab_size);
 }
 
 void Upload(DeviceStream& stream, DeviceBuffer& device, DeviceBuffer& host, size_t bytes) {

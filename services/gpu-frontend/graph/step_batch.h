@@ -16,8 +16,8 @@ struct StepBatch {
 };
 
 // Fills the host side of the workspace's step inputs and queues their copies. REQUIRES: the steps
-// fit the limits that the workspace was made for, positions are covered by block tables whose
-// blocks exist (checked: they come from the engine).
+// fit the limits that the workspace was made for, token ids are in the vocabulary, positions are
+// covered by block tables whose blocks exist (checked: they come from the engine).
 StepBatch UploadStep(absl::Span<const SequenceStep> steps, const StepLimits& limits, int block_size,
                      int num_blocks, Workspace& space, DeviceStream& stream);
 

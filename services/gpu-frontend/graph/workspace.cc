@@ -76,19 +76,32 @@ std::vector<Wanted> StepInputs(Workspace& space, const StepLimits& limits) {
   return wanted;
 }
 
+std::vector<Wanted> All(Workspace& space, const ModelConfig& config, const StepLimits& limits) {
+  const size_t rows = static_cast<size_t>(limits.max_tokens);
+  std::vector<Wanted> all = Activations(space, config, rows);
+  for (const std::vector<Wanted>& more : {Routed(space, config, rows), StepInputs(space, limits)}) {
+    all.insert(all.end(), more.begin(), more.end());
+  }
+  return all;
+}
+
 }  // namespace
+
+int64_t Workspace::Bytes(const ModelConfig& config, const StepLimits& limits) {
+  Workspace unallocated;
+  int64_t bytes = 0;
+  for (const Wanted& wanted : All(unallocated, config, limits)) {
+    bytes += static_cast<int64_t>(wanted.bytes);
+  }
+  return bytes;
+}
 
 absl::StatusOr<std::unique_ptr<Workspace>> Workspace::Create(Device& device,
                                                              const ModelConfig& config,
                                                              const StepLimits& limits) {
   auto space = std::make_unique<Workspace>();
-  const size_t rows = static_cast<size_t>(limits.max_tokens);
-  for (const std::vector<Wanted>& group :
-       {Activations(*space, config, rows), Routed(*space, config, rows),
-        StepInputs(*space, limits)}) {
-    for (const Wanted& wanted : group) {
-      ATELIER_ASSIGN_OR_RETURN(*wanted.buffer, device.Allocate(wanted.kind, wanted.bytes));
-    }
+  for (const Wanted& wanted : All(*space, config, limits)) {
+    ATELIER_ASSIGN_OR_RETURN(*wanted.buffer, device.Allocate(wanted.kind, wanted.bytes));
   }
   return space;
 }

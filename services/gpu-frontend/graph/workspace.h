@@ -13,6 +13,7 @@ struct StepLimits {
   int max_tokens = 0;  // T
   int max_sequences = 0;
   int max_blocks = 0;  // KV blocks of one sequence
+  int vocab_size = 0;  // token ids are below it
 };
 
 // Intermediate values of one step, allocated once. fp32 [T, …] unless said otherwise; h_ = pinned
@@ -21,6 +22,8 @@ struct Workspace {
   static absl::StatusOr<std::unique_ptr<Workspace>> Create(Device& device,
                                                            const ModelConfig& config,
                                                            const StepLimits& limits);
+  // What Create allocates.
+  static int64_t Bytes(const ModelConfig& config, const StepLimits& limits);
 
   // Rows of logits computed at once.
   static constexpr int kLogitRows = 16;

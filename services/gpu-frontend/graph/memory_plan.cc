@@ -1,0 +1,44 @@
+#include "services/gpu-frontend/graph/memory_plan.h"
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "libs/base/float16.h"
+#include "libs/checkpoint/tensor_list.h"
+
+namespace atelier {
+namespace {
+
+int64_t Elements(const PromisedTensor& tensor) {
+  int64_t elements = 1;
+  for (int64_t dim : tensor.shape) elements *= dim;
+  return elements;
+}
+
+// Routers and vectors are kept in fp32, matrices in bf16.
+int64_t BytesOf(const PromisedTensor& tensor) {
+  const bool is_fp32 = tensor.shape.size() == 1 || absl::EndsWith(tensor.name, "mlp.gate.weight");
+  return Elements(tensor) * static_cast<int64_t>(is_fp32 ? sizeof(float) : sizeof(BFloat16));
+}
+
+}  // namespace
+
+absl::Status MemoryPlan::CheckFits(int64_t free_bytes) const {
+  if (Total() <= free_bytes) return absl::OkStatus();
+  return absl::ResourceExhaustedError(
+      absl::StrCat("the frontend needs ", Total(), " bytes (weights ", weights, ", KV cache ",
+                   kv_cache, ", workspace ", workspace, ") but its device has ", free_bytes,
+                   " free: lower kv_cache_bytes, max_tokens_per_step or max_context"));
+}
+
+int64_t WeightBytes(const ModelConfig& config) {
+  int64_t bytes = 0;
+  for (const PromisedTensor& tensor : FrontendTensors(config)) bytes += BytesOf(tensor);
+  if (config.tie_word_embeddings) {
+    // Row by row for the lookup, and once more in the form that products read.
+    bytes +=
+        int64_t{config.vocab_size} * config.hidden_size * static_cast<int64_t>(sizeof(BFloat16));
+  }
+  return bytes;
+}
+
+}  // namespace atelier

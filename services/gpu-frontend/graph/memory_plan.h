@@ -1,0 +1,26 @@
+#pragma once
+
+#include <cstdint>
+
+#include "absl/status/status.h"
+#include "libs/model/model_config.h"
+
+namespace atelier {
+
+// What the frontend is about to allocate on its device, in bytes.
+struct MemoryPlan {
+  int64_t weights = 0;
+  int64_t kv_cache = 0;
+  int64_t workspace = 0;
+
+  int64_t Total() const { return weights + kv_cache + workspace; }
+  // RESOURCE_EXHAUSTED names every part, what is free, and which options to lower. Asked before the
+  // first byte is allocated: an operating system that overcommits would only say no by killing the
+  // process, minutes later.
+  absl::Status CheckFits(int64_t free_bytes) const;
+};
+
+// Bytes of all tensors but the routed experts, as the graph keeps them on the device.
+int64_t WeightBytes(const ModelConfig& config);
+
+}  // namespace atelier
