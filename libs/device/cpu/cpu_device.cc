@@ -45,6 +45,8 @@ class CpuDevice final : public Device {
 
   absl::string_view name() const override { return name_; }
 
+  int64_t FreeBytes() const override { return FreeMemoryBytes(); }
+
   absl::StatusOr<std::unique_ptr<DeviceBuffer>> Allocate(MemoryKind, size_t bytes) override {
     ATELIER_ASSIGN_OR_RETURN(CpuMemory memory, CpuMemory::Allocate(bytes));
     return std::make_unique<CpuBuffer>(std::move(memory));
@@ -52,7 +54,8 @@ class CpuDevice final : public Device {
 
   absl::StatusOr<std::unique_ptr<DeviceMatrix>> LoadMatrix(
       absl::Span<const HostMatrix> parts) override {
-    ATELIER_ASSIGN_OR_RETURN(std::unique_ptr<DeviceMatrix> matrix, CpuMatrix::Pack(parts));
+    ATELIER_ASSIGN_OR_RETURN(std::unique_ptr<DeviceMatrix> matrix,
+                             CpuMatrix::Pack(parts, threads_));
     return matrix;
   }
 

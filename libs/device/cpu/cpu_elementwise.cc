@@ -3,6 +3,7 @@
 #include <cstring>
 
 #include "libs/device/cpu/cpu_ops.h"
+#include "libs/kernels/expert_ffn.h"
 
 namespace atelier::cpu_ops {
 namespace {
@@ -96,9 +97,8 @@ void SwiGlu(const CpuContext& cpu, const SwiGluArgs& args) {
       args.rows, RowGrain(args.intermediate * 4), [&](int64_t begin, int64_t end) {
         for (size_t r = static_cast<size_t>(begin); r < static_cast<size_t>(end); ++r) {
           const float* gate = args.gate_up + r * 2 * width;
-          for (size_t i = 0; i < width; ++i) {
-            args.out[r * width + i] = gate[i] / (1.0f + std::exp(-gate[i])) * gate[width + i];
-          }
+          std::memcpy(args.out + r * width, gate, width * sizeof(float));
+          atelier::SwiGlu(args.out + r * width, gate + width, width);
         }
       });
 }

@@ -9,6 +9,8 @@
 namespace atelier {
 namespace {
 
+constexpr int64_t kPanelsPerPiece = 8;
+
 // One contiguous bf16, fp16 or fp32 matrix out of several of one dtype: panels of the packed layout
 // may straddle the parts.
 std::vector<uint8_t> Stack(absl::Span<const HostMatrix> parts) {
@@ -26,7 +28,8 @@ std::vector<uint8_t> Stack(absl::Span<const HostMatrix> parts) {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<CpuMatrix>> CpuMatrix::Pack(absl::Span<const HostMatrix> parts) {
+absl::StatusOr<std::unique_ptr<CpuMatrix>> CpuMatrix::Pack(absl::Span<const HostMatrix> parts,
+                                                           const CpuThreads& threads) {
   ATELIER_CHECK(!parts.empty());
   int rows = 0;
   for (const HostMatrix& part : parts) rows += part.rows;
@@ -40,7 +43,10 @@ absl::StatusOr<std::unique_ptr<CpuMatrix>> CpuMatrix::Pack(absl::Span<const Host
     source.data = stacked.data();
   }
   const PackedMatrix packed = PackedMatrixAt(Method::kBF16, rows, columns, memory.data());
-  PackMatrix(source, Method::kBF16, rows, columns, 0, packed.num_panels(), memory.data());
+  threads.ParallelFor(packed.num_panels(), kPanelsPerPiece, [&](int64_t begin, int64_t end) {
+    PackMatrix(source, Method::kBF16, rows, columns, static_cast<int>(begin), static_cast<int>(end),
+               memory.data());
+  });
   return std::unique_ptr<CpuMatrix>(new CpuMatrix(std::move(memory), packed));
 }
 

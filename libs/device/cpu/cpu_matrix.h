@@ -5,6 +5,7 @@
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "libs/device/cpu/cpu_memory.h"
+#include "libs/device/cpu/cpu_threads.h"
 #include "libs/device/device.h"
 #include "libs/kernels/pack.h"
 
@@ -14,7 +15,8 @@ namespace atelier {
 class CpuMatrix final : public DeviceMatrix {
  public:
   // RESOURCE_EXHAUSTED when memory is refused. REQUIRES: parts agree in columns.
-  static absl::StatusOr<std::unique_ptr<CpuMatrix>> Pack(absl::Span<const HostMatrix> parts);
+  static absl::StatusOr<std::unique_ptr<CpuMatrix>> Pack(absl::Span<const HostMatrix> parts,
+                                                         const CpuThreads& threads);
 
   int rows() const override { return packed_.n; }
   int columns() const override { return packed_.k; }
