@@ -63,7 +63,7 @@ void ConnectionCore::Run() {
   std::uniform_real_distribution<double> jitter(0.8, 1.2);
   backoff_ = kFirstBackoff;
   while (true) {
-    const absl::Status lost = Named(RunSession());
+    const absl::Status lost = RunSession();
     StopTakingCalls(lost);
     const absl::Time next = clock_.Now() + backoff_ * jitter(random_);
     backoff_ = std::min(backoff_ * 2, kLongestBackoff);
@@ -72,7 +72,7 @@ void ConnectionCore::Run() {
       return stopping_;
     };
     if (stopping()) return;
-    on_state_(lost);
+    on_state_(Named(lost));
     while (!stopping() && clock_.Now() < next) WaitForEvent(next);
     if (stopping()) return;
   }
@@ -98,7 +98,7 @@ absl::Status ConnectionCore::RunSession() {
     stream_ = stream;
   }
   const absl::Status lost = UseStream(session, description);
-  StopTakingCalls(Named(lost));
+  StopTakingCalls(lost);
   session.CancelStream();
   absl::MutexLock lock(&mutex_);
   mutex_.Await(absl::Condition(&stream_done_));
@@ -151,7 +151,6 @@ absl::Status ConnectionCore::Serve(WorkerSession& session, const WorkerDescripti
     WaitForEvent(heartbeat);
     ATELIER_RETURN_IF_ERROR(CheckStream());
     ExpireCalls();
-    if (!retiring.ok() && in_flight_.empty()) return retiring;
     if (session.DescribeAnswered()) {
       const absl::StatusOr<WorkerDescription> now = session.TakeDescription();
       // A worker too busy for a heartbeat in time, but not for its calls, is alive.
@@ -159,10 +158,11 @@ absl::Status ConnectionCore::Serve(WorkerSession& session, const WorkerDescripti
       const absl::Status changed = now.ok() ? CheckUnchanged(*now, description) : absl::OkStatus();
       if (!changed.ok() && retiring.ok()) {
         retiring = changed;
-        StopTakingCalls(Named(changed));
+        StopTakingCalls(changed);
         on_state_(Named(changed));
       }
     }
+    if (!retiring.ok() && in_flight_.empty()) return retiring;
     if (!HeartbeatIsDue(heartbeat)) continue;
     heartbeat = clock_.Now() + kHeartbeatInterval;
     if (session.describing()) continue;

@@ -71,7 +71,7 @@ ConnectionCore::ConnectionCore(const std::string& address, Clock& clock, const L
       logger_(logger),
       on_state_(std::move(on_state)),
       random_(std::random_device{}()),
-      unusable_(Named(absl::UnavailableError("not connected yet"))) {}
+      unusable_(absl::UnavailableError("not connected yet")) {}
 
 absl::Status ConnectionCore::Named(const absl::Status& status) const {
   return Annotate(status, absl::StrCat("worker ", address_));
@@ -193,9 +193,8 @@ void ConnectionCore::OnResponse(v1::ForwardResponse response) {
 void ConnectionCore::OnStreamDone(const absl::Status& status) {
   const absl::Status lost = absl::UnavailableError(
       status.ok() ? "connection lost" : absl::StrCat("connection lost (", status.ToString(), ")"));
-  const absl::Status reason = Named(lost);
-  StopTakingCalls(reason);
-  for (const std::shared_ptr<ForwardCall>& call : in_flight_.TakeAll()) call->Fail(reason);
+  StopTakingCalls(lost);
+  for (const std::shared_ptr<ForwardCall>& call : in_flight_.TakeAll()) call->Fail(Named(lost));
   // Last: the supervising thread may now let go of everything.
   absl::MutexLock lock(&mutex_);
   lost_ = lost;

@@ -141,7 +141,7 @@ class ConnectionTest : public ::testing::TestWithParam<Wire> {
   }
   void Connect() {
     connection_ = WorkerConnection::Create(address_, clock_, logger_, states_.Callback());
-    ASSERT_TRUE(states_.AwaitUsable(true)) << states_.last().status();
+    ASSERT_TRUE(states_.AwaitTimesUsable(++times_connected_)) << states_.last().status();
   }
   void SetUp() override {
     StartServer(ListenAddress());
@@ -157,6 +157,7 @@ class ConnectionTest : public ::testing::TestWithParam<Wire> {
   Logger logger_{Severity::kWarning};
   States states_;
   FakeWorker worker_{FakeDescription()};
+  int times_connected_ = 0;
   std::string address_;
   std::unique_ptr<WorkerServer> server_;
   std::unique_ptr<WorkerConnection> connection_;
