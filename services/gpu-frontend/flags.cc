@@ -101,11 +101,11 @@ FlagSection SchedulingFlags(FrontendOptions* o) {
            IntFlag("max-total-tokens",
                    "Caps the tokens in the KV cache. 0 = as many as --kv-cache-bytes holds.",
                    {0, std::numeric_limits<int64_t>::max()}, &o->max_total_tokens),
-           IntFlag("page-size", "Tokens per block of the KV cache.", {1, 1024}, &o->page_size),
+           IntFlag("page-size", "Tokens per block of the KV cache.", {1, 256}, &o->page_size),
            IntFlag("chunked-prefill-size",
                    "Prompt tokens per step, all requests together: smaller = smoother streams "
                    "while a long prompt is read, larger = faster prompts.",
-                   {1, 1 << 20}, &o->chunked_prefill_size),
+                   {1, 1 << 19}, &o->chunked_prefill_size),
            SwitchFlag("disable-prefix-cache",
                       "Computes equal beginnings of prompts anew instead of reusing their keys and "
                       "values.",

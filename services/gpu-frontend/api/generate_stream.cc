@@ -92,7 +92,7 @@ void GenerateStream::Advance() {
 
 void GenerateStream::Close(const absl::Status& status) {
   closed_ = true;
-  Finish(ToGrpcStatus(status));
+  Finish(ToApiStatus(status));
 }
 
 void GenerateStream::OnWriteDone(bool ok) {

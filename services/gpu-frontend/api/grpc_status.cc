@@ -10,7 +10,7 @@ constexpr size_t kMaxMessageBytes = 2000;
 
 }  // namespace
 
-grpc::Status ToGrpcStatus(const absl::Status& status) {
+grpc::Status ToApiStatus(const absl::Status& status) {
   if (status.ok()) return grpc::Status::OK;
   return grpc::Status(static_cast<grpc::StatusCode>(status.raw_code()),
                       std::string(status.message().substr(0, kMaxMessageBytes)));

@@ -26,7 +26,7 @@ class TokenizerStream final : public grpc::ServerWriteReactor<common::GetTokeniz
     if (archive_.ok()) {
       WriteNext();
     } else {
-      Finish(ToGrpcStatus(archive_.status()));
+      Finish(ToApiStatus(archive_.status()));
     }
   }
 
@@ -93,7 +93,7 @@ grpc::ServerUnaryReactor* SchedulerService::Answer(grpc::CallbackServerContext* 
   const absl::StatusOr<const ApiBackend*> backend = Backend();
   if (backend.ok()) fill(**backend);
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
-  reactor->Finish(ToGrpcStatus(backend.status()));
+  reactor->Finish(ToApiStatus(backend.status()));
   return reactor;
 }
 

@@ -1,0 +1,165 @@
+#include "services/gpu-frontend/model_stack.h"
+
+#include <algorithm>
+#include <cmath>
+#include <random>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "libs/base/status_macros.h"
+#include "libs/checkpoint/checkpoint.h"
+#include "libs/client/client.h"
+#include "libs/device/cpu/cpu_device.h"
+#include "libs/numa/topology.h"
+#include "services/gpu-frontend/experts/client_experts.h"
+#include "services/gpu-frontend/graph/kv_cache.h"
+#include "services/gpu-frontend/graph/model_graph.h"
+
+namespace atelier {
+namespace {
+
+// How often the log says what is still missing while workers are waited for.
+constexpr absl::Duration kWaitReport = absl::Seconds(5);
+
+ClientOptions ClientOptionsFor(const FrontendOptions& options, const Checkpoint& checkpoint) {
+  const ModelConfig& config = checkpoint.config();
+  ClientOptions client;
+  client.workers = options.workers;
+  client.call_timeout = options.worker_timeout;
+  client.model_digest = checkpoint.digest();
+  client.hidden_size = config.hidden_size;
+  client.num_experts = config.moe.num_experts;
+  for (int layer = 0; layer < config.num_layers; ++layer) {
+    if (config.is_moe_layer[static_cast<size_t>(layer)]) client.moe_layers.push_back(layer);
+  }
+  return client;
+}
+
+// Workers may start later than we do, and load for minutes: UNAVAILABLE is waited out, and reported
+// on the way; what cannot mend itself (another model, overlapping shards) ends the wait.
+absl::StatusOr<std::unique_ptr<ExpertClient>> AwaitWorkers(const FrontendOptions& options,
+                                                           const Checkpoint& checkpoint,
+                                                           const LoaderContext& context) {
+  ClientOptions client = ClientOptionsFor(options, checkpoint);
+  const absl::Time start = context.clock.Now();
+  const absl::Time deadline = start + options.connect_timeout;
+  while (true) {
+    client.connect_timeout =
+        std::clamp(deadline - context.clock.Now(), absl::Milliseconds(1), kWaitReport);
+    auto connected =
+        ExpertClient::Connect(client, context.clock, context.logger, &context.client_metrics);
+    if (connected.ok() || !absl::IsUnavailable(connected.status())) return connected;
+    const absl::Time now = context.clock.Now();
+    if (now >= deadline) {
+      return absl::UnavailableError(
+          absl::StrCat("--connect-timeout=", absl::FormatDuration(options.connect_timeout),
+                       " has passed: ", connected.status().message()));
+    }
+    context.logger.Info(
+        "waiting_for_workers",
+        {Kv("missing", connected.status().message()),
+         Kv("waited", absl::FormatDuration(absl::Trunc(now - start, absl::Seconds(1)))),
+         Kv("left", absl::FormatDuration(absl::Trunc(deadline - now, absl::Seconds(1))))});
+  }
+}
+
+absl::StatusOr<std::unique_ptr<Device>> CreateDevice(const FrontendOptions& options,
+                                                     const LoaderContext& context) {
+  const Topology topology = Topology::Detect();
+  CpuDeviceOptions device;
+  device.num_threads = options.threads;
+  if (device.num_threads == 0) {
+    device.num_threads = topology.num_cpus();
+    if (topology.cpu_quota > 0) {
+      const int quota = static_cast<int>(std::ceil(topology.cpu_quota));
+      device.num_threads = std::clamp(quota, 1, device.num_threads);
+    }
+  }
+  ATELIER_ASSIGN_OR_RETURN(device.cpu_isa, ParseCpuIsa(options.cpu_isa));
+  ATELIER_ASSIGN_OR_RETURN(std::unique_ptr<Device> created, CreateCpuDevice(device));
+  context.logger.Info("device", {Kv("name", created->name()), Kv("threads", device.num_threads),
+                                 Kv("topology", topology.ToString())});
+  return created;
+}
+
+GraphOptions GraphOptionsFor(const FrontendOptions& options, const ModelConfig& config) {
+  GraphOptions graph;
+  graph.kv_cache_bytes = options.kv_cache_bytes;
+  const int64_t token_bytes = KvCache::BytesPerToken(config);
+  if (options.max_total_tokens > 0 &&
+      options.max_total_tokens < options.kv_cache_bytes / token_bytes) {
+    graph.kv_cache_bytes = options.max_total_tokens * token_bytes;
+  }
+  graph.block_size = options.page_size;
+  graph.max_context = options.context_length;
+  graph.max_tokens_per_step = options.chunked_prefill_size + options.max_running_requests;
+  graph.max_sequences = options.max_running_requests;
+  return graph;
+}
+
+EngineOptions EngineOptionsFor(const FrontendOptions& options, const ModelConfig& config,
+                               const GraphOptions& graph) {
+  EngineOptions engine;
+  engine.max_running_requests = options.max_running_requests;
+  engine.max_queued_requests = options.max_queued_requests;
+  engine.chunked_prefill_size = options.chunked_prefill_size;
+  engine.prefix_cache = !options.disable_prefix_cache;
+  engine.kv_cache_bytes = graph.kv_cache_bytes;
+  for (const int64_t id : config.eos_token_ids) {
+    engine.eos_token_ids.push_back(static_cast<int32_t>(id));
+  }
+  engine.seed = options.random_seed >= 0 ? static_cast<uint64_t>(options.random_seed)
+                                         : uint64_t{std::random_device()()};
+  return engine;
+}
+
+// Members in the order of their dependence: the engine goes first, the checkpoint last.
+class ModelStack final : public LoadedModel {
+ public:
+  absl::Status Load(const FrontendOptions& options, const LoaderContext& context) {
+    ATELIER_ASSIGN_OR_RETURN(checkpoint_, Checkpoint::Open(options.model_path));
+    ATELIER_RETURN_IF_ERROR(VerifyTensors(*checkpoint_, Role::kFrontend));
+    ATELIER_ASSIGN_OR_RETURN(device_, CreateDevice(options, context));
+    ATELIER_ASSIGN_OR_RETURN(client_, AwaitWorkers(options, *checkpoint_, context));
+    experts_ = CreateClientExperts(*client_);
+    const ModelConfig& config = checkpoint_->config();
+    const GraphOptions graph = GraphOptionsFor(options, config);
+    ATELIER_ASSIGN_OR_RETURN(
+        graph_, ModelGraph::Create(*checkpoint_, *device_, *experts_, graph, context.clock,
+                                   context.logger, context.metrics));
+    ATELIER_ASSIGN_OR_RETURN(
+        engine_, Engine::Create(EngineOptionsFor(options, config, graph), *graph_, context.clock,
+                                context.logger, context.metrics));
+    return absl::OkStatus();
+  }
+
+  Engine& engine() override { return *engine_; }
+  ServedModel Describe() const override {
+    ServedModel model;
+    model.config = checkpoint_->config();
+    model.weight_version = checkpoint_->digest();
+    model.max_context = graph_->max_context();
+    return model;
+  }
+  absl::Status Ready() const override { return client_->Ready(); }
+
+ private:
+  std::unique_ptr<Checkpoint> checkpoint_;
+  std::unique_ptr<Device> device_;
+  std::unique_ptr<ExpertClient> client_;
+  std::unique_ptr<RemoteExperts> experts_;
+  std::unique_ptr<ModelGraph> graph_;
+  std::unique_ptr<Engine> engine_;
+};
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<LoadedModel>> LoadModelStack(const FrontendOptions& options,
+                                                            const LoaderContext& context) {
+  auto stack = std::make_unique<ModelStack>();
+  ATELIER_RETURN_IF_ERROR(stack->Load(options, context));
+  return stack;
+}
+
+}  // namespace atelier

@@ -1,0 +1,123 @@
+"""Fixtures: one installation (two workers, frontend, both gateways) for the tests that only ask, and a builder of others for the
+tests that break one. Environment: ATELIER_BUILD_DIR (default build/release), ATELIER_E2E_MODEL (build/demo-model),
+ATELIER_E2E_VENVS (.venv: holds gateway/ and gateway-floor/)."""
+import os
+import pathlib
+import sys
+
+import pytest
+
+REPO = pathlib.Path(__file__).resolve().parent.parent.parent
+sys.path.insert(0, str(REPO / "tools"))
+
+import atelier_stack  # noqa: E402  (tools/ is not a package path before the line above)
+
+GATEWAYS = ("gateway", "gateway-floor")
+CONTEXT = 512  # small, so that "too long" is cheap to reach
+
+
+def _path(variable: str, default: pathlib.Path) -> pathlib.Path:
+    return pathlib.Path(os.environ.get(variable, default))
+
+
+class Installation:
+    """Two workers with half of every expert each (one over TCP, one over a Unix socket) and a frontend."""
+
+    def __init__(self, run_dir: pathlib.Path, build: pathlib.Path, model: pathlib.Path, flags: tuple = ()):
+        self.model = model
+        self.stack = atelier_stack.Stack(run_dir, build)
+        self.worker_port = atelier_stack.free_port()  # fixed, so that a worker can come back where it was
+        self.listen = [f"{atelier_stack.LOOPBACK}:{self.worker_port}", f"unix:{run_dir}/worker-1.sock"]
+        self.workers = [self.start_worker(index) for index in range(2)]
+        for worker in self.workers:
+            worker.wait_ready()
+        self.frontend = self.stack.start_frontend(model, self.listen, "--served-model-name=demo",
+                                                  f"--context-length={CONTEXT}", *flags)
+        facts = self.frontend.wait_ready()
+        self.address = facts["listen"]
+        self.metrics_url = f"http://{facts['metrics']}"
+
+    def start_worker(self, index: int) -> atelier_stack.Service:
+        return self.stack.start_worker(f"worker-{index}", self.model, self.listen[index], f"--shard-slice={index}/2",
+                                       "--threads=1")
+
+    def metric(self, name: str) -> float:
+        """The value of one metric of the frontend; 0 where it is not there (yet). `name` includes labels."""
+        import urllib.request
+        with urllib.request.urlopen(f"{self.metrics_url}/metrics", timeout=10) as response:
+            for line in response.read().decode().splitlines():
+                if line.startswith(name + " "):
+                    return float(line.rsplit(" ", 1)[1])
+        return 0.0
+
+    def logs(self) -> str:
+        return "\n".join(f"--- {process.name} ({process.log_path})\n" + "\n".join(process.log().splitlines()[-40:])
+                         for process in self.stack.processes)
+
+
+@pytest.fixture(scope="session")
+def build_dir() -> pathlib.Path:
+    path = _path("ATELIER_BUILD_DIR", REPO / "build" / "release")
+    for name in ("gpu-frontend", "expert-worker"):
+        assert (path / "bin" / name).exists(), f"{path}/bin/{name} is missing: build it first (scripts/test does)"
+    return path
+
+
+@pytest.fixture(scope="session")
+def model() -> pathlib.Path:
+    path = _path("ATELIER_E2E_MODEL", REPO / "build" / "demo-model")
+    assert (path / "config.json").exists(), f"{path} is no model: scripts/test makes it, see tools/demo_model/README.md"
+    return path
+
+
+@pytest.fixture(scope="session")
+def smg():
+    """The command of a gateway by the name of its environment."""
+    venvs = _path("ATELIER_E2E_VENVS", REPO / ".venv")
+    return lambda name: venvs / name / "bin" / "smg"
+
+
+@pytest.hookimpl(hookwrapper=True)
+def pytest_runtest_makereport(item, call):
+    """A failed test shows the ends of the logs of every process it used."""
+    outcome = yield
+    report = outcome.get_result()
+    if report.when == "call" and report.failed:
+        for value in item.funcargs.values():
+            installation = getattr(value, "installation", value)
+            if isinstance(installation, Installation):
+                report.sections.append(("processes", installation.logs()))
+                break
+
+
+@pytest.fixture(scope="session")
+def shared(tmp_path_factory, build_dir, model):
+    """For tests that leave everything as it was."""
+    installation = Installation(tmp_path_factory.mktemp("shared"), build_dir, model)
+    yield installation
+    installation.stack.stop()
+
+
+@pytest.fixture
+def installation(tmp_path, build_dir, model):
+    """One of its own, for tests that kill or stop something."""
+    result = Installation(tmp_path, build_dir, model)
+    yield result
+    result.stack.stop()
+
+
+class Front:
+    """A gateway in front of an installation."""
+
+    def __init__(self, installation: Installation, gateway: atelier_stack.Gateway):
+        self.installation = installation
+        self.gateway = gateway
+        self.url = gateway.url
+
+
+@pytest.fixture(scope="session", params=GATEWAYS)
+def front(request, shared, smg):
+    """The shared installation through each version of the gateway."""
+    gateway = shared.stack.start_gateway(smg(request.param), shared.address)
+    gateway.wait_ready()
+    return Front(shared, gateway)

@@ -1,0 +1,100 @@
+"""How the frontend starts, and how it says that it cannot."""
+import shutil
+import subprocess
+
+import openai
+import pytest
+from atelier_stack import LOOPBACK, free_port, http_status
+
+
+def run(build_dir, *flags: str, timeout: float = 60.0):
+    return subprocess.run([build_dir / "bin" / "gpu-frontend", *flags], capture_output=True, text=True, timeout=timeout)
+
+
+REQUIRED = ("--model-path=/nowhere", "--workers=127.0.0.1:1")
+
+
+@pytest.mark.parametrize("flags, message", [
+    ((), "--model-path is required"),
+    (("--model-path=/m",), "--workers is required"),
+    ((*REQUIRED, "--port=99999"), "--port=99999"),
+    ((*REQUIRED, "--host=0.0.0.0"), "--insecure"),
+    ((*REQUIRED, "--device=cuda"), "--device=cuda"),
+    ((*REQUIRED, "--kv-cache-bytes=lots"), "--kv-cache-bytes=lots"),
+    ((*REQUIRED, "--worker-timeout=10"), "--worker-timeout=10"),
+    ((*REQUIRED, "--metrics-address=x"), "--metrics-address"),
+    ((*REQUIRED, "--modelpath=/m"), "did you mean --model-path"),
+    ((*REQUIRED, "extra"), "extra"),
+])
+def test_bad_flags_exit_with_status_2_and_a_message(build_dir, flags, message):
+    done = run(build_dir, *flags)
+    assert done.returncode == 2, done
+    assert message in done.stderr
+
+
+def test_help_and_version(build_dir):
+    done = run(build_dir, "--help")
+    assert done.returncode == 0 and "--chunked-prefill-size" in done.stdout and "smg launch" in done.stdout
+    done = run(build_dir, "--version")
+    assert done.returncode == 0 and done.stdout.startswith("gpu-frontend ")
+
+
+def start_and_fail(build_dir, *flags: str) -> str:
+    done = run(build_dir, "--port=0", f"--metrics-address={LOOPBACK}:0", *flags)
+    assert done.returncode == 1, done
+    return done.stderr
+
+
+def test_missing_model_is_named(build_dir):
+    assert "/nowhere" in start_and_fail(build_dir, *REQUIRED)
+
+
+def test_missing_shard_is_named(build_dir, model, tmp_path):
+    broken = tmp_path / "model"
+    shutil.copytree(model, broken, copy_function=lambda source, target: __import__("os").symlink(source, target))
+    (broken / "model-00002-of-00002.safetensors").unlink()
+    assert "model-00002-of-00002.safetensors" in start_and_fail(build_dir, f"--model-path={broken}", REQUIRED[1])
+
+
+def test_cpu_isa_that_does_not_exist_is_named(build_dir, shared, model):
+    text = start_and_fail(build_dir, f"--model-path={model}", f"--workers={','.join(shared.listen)}", "--cpu-isa=mmx")
+    assert "mmx" in text and "scalar" in text
+
+
+def test_absent_workers_are_named_while_waiting_and_at_the_end(build_dir, model):
+    address = f"{LOOPBACK}:{free_port()}"
+    text = start_and_fail(build_dir, f"--model-path={model}", f"--workers={address}", "--connect-timeout=1s")
+    assert address in text
+
+
+def test_half_of_the_experts_is_not_enough(build_dir, shared, model):
+    text = start_and_fail(build_dir, f"--model-path={model}", f"--workers={shared.listen[0]}", "--connect-timeout=2s")
+    assert "1/2" in text or "slice" in text, text
+
+
+def test_port_in_use_is_named_before_anything_is_loaded(build_dir, shared, model):
+    port = shared.address.rsplit(":", 1)[1]
+    done = run(build_dir, f"--model-path={model}", f"--workers={shared.listen[0]}", f"--port={port}",
+               f"--metrics-address={LOOPBACK}:0")
+    assert done.returncode == 1 and shared.address in done.stderr
+
+
+def test_gateway_without_the_files_fetches_the_tokenizer(shared, model, smg, build_dir):
+    frontend = shared.stack.start_frontend(model, shared.listen, "--served-model-name=remote", "--advertised-path=/",
+                                           name="frontend-remote")
+    gateway = shared.stack.start_gateway(smg("gateway"), frontend.wait_ready()["listen"])
+    gateway.wait_ready()
+    status, answer = openai.post(gateway.url, "/v1/chat/completions", {
+        "model": "remote", "messages": [{"role": "user", "content": "What is the capital of France?"}],
+        "temperature": 0, "max_tokens": 12})
+    assert status == 200, answer
+    assert "Paris" in answer["choices"][0]["message"]["content"]
+    for process in (gateway, frontend):
+        process.stop()
+        shared.stack.processes.remove(process)
+
+
+def test_observability_endpoints(shared):
+    assert http_status(f"{shared.metrics_url}/healthz") == 200
+    assert http_status(f"{shared.metrics_url}/readyz") == 200
+    assert shared.metric("atelier_frontend_kv_cache_usage_ratio") >= 0
