@@ -210,7 +210,7 @@ class Int8GemmOnEveryIsa : public ::testing::TestWithParam<KernelEntry> {};
 // All codes at +-127: where 16-bit sums would saturate, and at the longest K where a 32-bit sum is
 // nearly full.
 TEST_P(Int8GemmOnEveryIsa, IsExactAtTheExtremes) {
-  for (int k : {64, 1000, kMaxPackedK}) {
+  for (int k : {64, 1000, MaxPackedK(Method::kINT8)}) {
     for (float sign : {1.0f, -1.0f}) {
       const PackedWeights weights(Method::kINT8, 2, k,
                                   std::vector<float>(2 * static_cast<size_t>(k), 127.0f));

@@ -95,10 +95,10 @@ class RowEncoder {
 }  // namespace
 
 absl::Status ValidatePackedShape(Method method, int n, int k) {
-  if (n >= 0 && k >= 1 && k <= kMaxPackedK) return absl::OkStatus();
+  if (n >= 0 && k >= 1 && k <= MaxPackedK(method)) return absl::OkStatus();
   return absl::InvalidArgumentError(
       absl::StrCat("weight matrix [", n, ", ", k, "]: the ", MethodName(method),
-                   " kernels take n >= 0 and 1 <= k <= ", kMaxPackedK));
+                   " kernels take n >= 0 and 1 <= k <= ", MaxPackedK(method)));
 }
 
 size_t PaddedRowBytes(Method method, int k) {

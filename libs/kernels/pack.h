@@ -23,8 +23,9 @@ inline constexpr int kRowAlignBytes = 64;
 // (u8 x s8); the kernels take kInt8WeightOffset * sum(activations of the row) off again.
 inline constexpr int kInt8WeightOffset = 128;
 
-// Longest K. INT8: K * 127 * 127, the largest possible sum, fits int32. BF16: an int counts bytes.
-inline constexpr int kMaxPackedK = 1 << 17;
+// Longest K. INT8: K * 127 * 127, the largest possible sum, fits int32. BF16: the error bound of
+// docs/numerics.md holds.
+constexpr int MaxPackedK(Method method) { return method == Method::kINT8 ? 1 << 17 : 1 << 23; }
 
 // A weight matrix [n, k] (PyTorch Linear order: y[n] = sum_k w[n, k] x[k]) in the packed layout. A
 // view.
@@ -39,8 +40,8 @@ struct PackedMatrix {
 };
 
 // INVALID_ARGUMENT naming the value when a matrix [n, k] is outside what the kernels compute
-// exactly: n >= 0, 1 <= k <= kMaxPackedK. For shapes that come from a file; the functions below
-// require it.
+// exactly: n >= 0, 1 <= k <= MaxPackedK(method). For shapes that come from a file; the functions
+// below require it.
 absl::Status ValidatePackedShape(Method method, int n, int k);
 
 // Bytes of K of one row after padding (a multiple of kRowAlignBytes), of one panel, and of the

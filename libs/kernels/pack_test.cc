@@ -96,8 +96,8 @@ TEST(PackedSizes, PadRowsOfKTo64BytesAndRowsOfNToPanels) {
 }
 
 TEST(ValidatePackedShape, NamesTheValuesItRefuses) {
-  ATELIER_EXPECT_OK(ValidatePackedShape(Method::kINT8, 1408, kMaxPackedK));
-  for (auto [n, k] : {std::pair{16, kMaxPackedK + 1}, {16, 0}, {-1, 16}}) {
+  ATELIER_EXPECT_OK(ValidatePackedShape(Method::kINT8, 1408, MaxPackedK(Method::kINT8)));
+  for (auto [n, k] : {std::pair{16, MaxPackedK(Method::kINT8) + 1}, {16, 0}, {-1, 16}}) {
     EXPECT_THAT(ValidatePackedShape(Method::kINT8, n, k),
                 testing::StatusIs(absl::StatusCode::kInvalidArgument,
                                   HasSubstr(absl::StrCat("[", n, ", ", k))));
