@@ -137,8 +137,8 @@ absl::StatusOr<ModelConfig> ReadConfig(const std::string& directory, absl::strin
   if (!config.ok()) return InDirectory(config.status(), directory);
   const std::string path = PathOf(directory, kGenerationConfigName);
   if (!Exists(path)) return config;
-  ATELIER_ASSIGN_OR_RETURN(const std::string generation, ReadTextFile(path, kMaxConfigBytes));
-  ATELIER_RETURN_IF_ERROR(InDirectory(MergeGenerationConfig(generation, *config), directory));
+  ATELIER_ASSIGN_OR_RETURN(const MappedFile file, MappedFile::OpenSmall(path, kMaxConfigBytes));
+  ATELIER_RETURN_IF_ERROR(InDirectory(MergeGenerationConfig(file.text(), *config), directory));
   return config;
 }
 
@@ -152,14 +152,9 @@ absl::StatusOr<ShardIndex> FindShards(const std::string& directory) {
     return absl::NotFoundError(
         absl::StrCat(directory, " has neither ", kSingleFileName, " nor ", kIndexName));
   }
-  ATELIER_ASSIGN_OR_RETURN(const MappedFile file, MappedFile::Open(index_path));
-  if (file.bytes().size() > kMaxIndexBytes) {
-    return absl::InvalidArgumentError(absl::StrCat(index_path, " has ", file.bytes().size(),
-                                                   " bytes, more than ", kMaxIndexBytes));
-  }
-  const absl::string_view text(reinterpret_cast<const char*>(file.bytes().data()),
-                               file.bytes().size());
-  absl::StatusOr<ShardIndex> index = ParseShardIndex(text, kIndexName);
+  ATELIER_ASSIGN_OR_RETURN(const MappedFile file,
+                           MappedFile::OpenSmall(index_path, kMaxIndexBytes));
+  absl::StatusOr<ShardIndex> index = ParseShardIndex(file.text(), kIndexName);
   if (!index.ok()) return InDirectory(index.status(), directory);
   return index;
 }
@@ -268,14 +263,14 @@ absl::StatusOr<std::unique_ptr<Checkpoint>> Checkpoint::Open(const std::string& 
   Contents contents;
   contents.directory = directory;
   ATELIER_RETURN_IF_ERROR(CheckDirectory(directory));
-  ATELIER_ASSIGN_OR_RETURN(const std::string config_text,
-                           ReadTextFile(PathOf(directory, kConfigName), kMaxConfigBytes));
-  ATELIER_ASSIGN_OR_RETURN(contents.config, ReadConfig(directory, config_text));
+  ATELIER_ASSIGN_OR_RETURN(const MappedFile config_file,
+                           MappedFile::OpenSmall(PathOf(directory, kConfigName), kMaxConfigBytes));
+  ATELIER_ASSIGN_OR_RETURN(contents.config, ReadConfig(directory, config_file.text()));
   ATELIER_ASSIGN_OR_RETURN(const ShardIndex index, FindShards(directory));
   ATELIER_RETURN_IF_ERROR(CheckShardsExist(directory, index));
   ATELIER_ASSIGN_OR_RETURN(std::vector<std::string> digests, ReadShards(index.files, contents));
   ATELIER_RETURN_IF_ERROR(CheckIndexAgrees(index, contents));
-  contents.digest = CheckpointDigest(config_text, std::move(digests));
+  contents.digest = CheckpointDigest(config_file.text(), std::move(digests));
   absl::erase_if(contents.entries,
                  [&](const auto& item) { return IsSkipped(item.first, contents.config); });
   return std::make_unique<SafetensorsCheckpoint>(std::move(contents));

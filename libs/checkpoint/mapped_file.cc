@@ -35,6 +35,14 @@ absl::StatusOr<MappedFile> MappedFile::Open(const std::string& path) {
   return MappedFile(static_cast<const uint8_t*>(data), size);
 }
 
+absl::StatusOr<MappedFile> MappedFile::OpenSmall(const std::string& path, size_t max_bytes) {
+  ATELIER_ASSIGN_OR_RETURN(MappedFile file, Open(path));
+  if (file.size_ <= max_bytes) return file;
+  return absl::InvalidArgumentError(absl::StrCat(path, " has ", file.size_,
+                                                 " bytes, more than the ", max_bytes,
+                                                 " that such a file may have"));
+}
+
 MappedFile::MappedFile(MappedFile&& other) noexcept
     : data_(std::exchange(other.data_, nullptr)), size_(std::exchange(other.size_, 0)) {}
 
@@ -46,16 +54,6 @@ MappedFile& MappedFile::operator=(MappedFile&& other) noexcept {
 
 MappedFile::~MappedFile() {
   if (data_ != nullptr) ::munmap(const_cast<uint8_t*>(data_), size_);
-}
-
-absl::StatusOr<std::string> ReadTextFile(const std::string& path, size_t max_bytes) {
-  ATELIER_ASSIGN_OR_RETURN(const MappedFile file, MappedFile::Open(path));
-  if (file.bytes().size() > max_bytes) {
-    return absl::InvalidArgumentError(absl::StrCat(path, " has ", file.bytes().size(),
-                                                   " bytes, more than the ", max_bytes,
-                                                   " that such a file may have"));
-  }
-  return std::string(file.bytes().begin(), file.bytes().end());
 }
 
 }  // namespace atelier

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 
 namespace atelier {
@@ -18,12 +19,15 @@ class MappedFile {
   // NOT_FOUND, PERMISSION_DENIED or another code of the system's error, naming the path;
   // INVALID_ARGUMENT for what is not a regular file.
   static absl::StatusOr<MappedFile> Open(const std::string& path);
+  // For a file that is read whole: INVALID_ARGUMENT too if it is longer than max_bytes.
+  static absl::StatusOr<MappedFile> OpenSmall(const std::string& path, size_t max_bytes);
 
   MappedFile(MappedFile&& other) noexcept;
   MappedFile& operator=(MappedFile&& other) noexcept;
   ~MappedFile();
 
   absl::Span<const uint8_t> bytes() const { return {data_, size_}; }
+  absl::string_view text() const { return {reinterpret_cast<const char*>(data_), size_}; }
 
  private:
   MappedFile(const uint8_t* data, size_t size) : data_(data), size_(size) {}
@@ -31,9 +35,5 @@ class MappedFile {
   const uint8_t* data_ = nullptr;  // nullptr for an empty file
   size_t size_ = 0;
 };
-
-// The text of a small file. INVALID_ARGUMENT if it is longer than max_bytes; otherwise as
-// MappedFile::Open.
-absl::StatusOr<std::string> ReadTextFile(const std::string& path, size_t max_bytes);
 
 }  // namespace atelier
