@@ -249,6 +249,8 @@ TEST(ParseModelConfig, RefusesNumbersThatNoModelHas) {
       {R"({"mlp_layer_types": ["sparse"]})", kInvalid, "mlp_layer_types has 1 entries"},
       {R"({"eos_token_id": -2})", kInvalid, "eos_token_id=-2"},
       {R"({"bos_token_id": 99999999999})", kInvalid, "bos_token_id=99999999999"},
+      // -1, which means none, when taken for a signed number.
+      {R"({"bos_token_id": 18446744073709551615})", kInvalid, "bos_token_id=18446744073709551615"},
   };
   for (const BadConfig& bad : cases) ExpectRefused(TinyQwen3MoeConfig(bad.patch), bad);
 }
