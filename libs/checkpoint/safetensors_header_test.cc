@@ -219,8 +219,8 @@ TEST(SafetensorsHeader, BoundsNestingAndTokens) {
 TEST(SafetensorsHeader, IsNotConfusedByBracketsAndQuotesInNames) {
   ATELIER_ASSERT_OK_AND_ASSIGN(
       const SafetensorsHeader header,
-      Parse(R"({"[[[[{{{\\\"": {"dtype": "U8", "shape": [0], "data_offsets": [0, 0]}})", 0));
-  EXPECT_EQ(header.tensors[0].name, "[[[[{{{\\\"");
+      Parse(R"({"\\\"[[[[{{{": {"dtype": "U8", "shape": [0], "data_offsets": [0, 0]}})", 0));
+  EXPECT_EQ(header.tensors[0].name, "\\\"[[[[{{{");
 }
 
 TEST(SafetensorsHeader, ToleratesPaddingOfAnyLength) {
