@@ -81,9 +81,8 @@ FlagSection ComputeFlags(FrontendOptions* o) {
           {ChoiceFlag("device", {"cpu", "cuda"}, "Where attention and the rest run.", &o->device),
            IntFlag("threads", "CPU threads. 0 = the CPUs this process may use.", {0, 4096},
                    &o->threads),
-           StringFlag("cpu-isa", "NAME",
-                      "Caps the instruction set of the CPU kernels; a name that this machine does "
-                      "not have is refused with the list of those it has.",
+           ChoiceFlag("cpu-isa", {"auto", "scalar", "avx2", "avx512"},
+                      "Caps the instruction set of the CPU kernels. auto = the best this CPU has.",
                       &o->cpu_isa)}};
 }
 

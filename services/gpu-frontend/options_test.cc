@@ -137,6 +137,7 @@ TEST(FrontendFlags, EveryBadValueIsRefusedByName) {
                                "--random-seed=-2",
                                "--threads=-1",
                                "--device=tpu",
+                               "--cpu-isa=mmx",
                                "--log-level=loud",
                                "--worker-timeout=soon",
                                "--connect-timeout=-1s",

@@ -20,6 +20,7 @@ REQUIRED = ("--model-path=/nowhere", "--workers=127.0.0.1:1")
     ((*REQUIRED, "--port=99999"), "--port=99999"),
     ((*REQUIRED, "--host=0.0.0.0"), "--insecure"),
     ((*REQUIRED, "--device=cuda"), "--device=cuda"),
+    ((*REQUIRED, "--cpu-isa=mmx"), "must be one of auto, scalar"),
     ((*REQUIRED, "--kv-cache-bytes=lots"), "--kv-cache-bytes=lots"),
     ((*REQUIRED, "--worker-timeout=10"), "--worker-timeout=10"),
     ((*REQUIRED, "--metrics-address=x"), "--metrics-address"),
@@ -54,11 +55,6 @@ def test_missing_shard_is_named(build_dir, model, tmp_path):
     shutil.copytree(model, broken, copy_function=lambda source, target: __import__("os").symlink(source, target))
     (broken / "model-00002-of-00002.safetensors").unlink()
     assert "model-00002-of-00002.safetensors" in start_and_fail(build_dir, f"--model-path={broken}", REQUIRED[1])
-
-
-def test_cpu_isa_that_does_not_exist_is_named(build_dir, shared, model):
-    text = start_and_fail(build_dir, f"--model-path={model}", f"--workers={','.join(shared.listen)}", "--cpu-isa=mmx")
-    assert "mmx" in text and "scalar" in text
 
 
 def test_absent_workers_are_named_while_waiting_and_at_the_end(build_dir, model):
