@@ -147,7 +147,7 @@ struct RouteArgs {
   bool normalize_weights;
   float normalize_epsilon;
   float scaling_factor;
-  int num_groups;                // of at least two experts each, or 1
+  int num_groups;  // of at least two experts each, or 1
   int top_k_groups;
 };
 
