@@ -1,28 +1,11 @@
-#include <filesystem>
-#include <fstream>
-#include <iterator>
-#include <string>
-
 #include "gtest/gtest.h"
-
-extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size);
+#include "libs/testing/fuzz_corpus.h"
 
 namespace atelier {
 namespace {
 
 TEST(FuzzCorpus, IsSurvived) {
-  int num_inputs = 0;
-  for (const auto& entry :
-       std::filesystem::directory_iterator("libs/checkpoint/testdata/fuzz_corpus")) {
-    std::ifstream file(entry.path(), std::ios::binary);
-    const std::string input((std::istreambuf_iterator<char>(file)),
-                            std::istreambuf_iterator<char>());
-    SCOPED_TRACE(entry.path().string());
-    EXPECT_EQ(LLVMFuzzerTestOneInput(reinterpret_cast<const uint8_t*>(input.data()), input.size()),
-              0);
-    ++num_inputs;
-  }
-  EXPECT_GE(num_inputs, 10);
+  testing::RunFuzzCorpus("libs/checkpoint/testdata/fuzz_corpus", 10);
 }
 
 }  // namespace

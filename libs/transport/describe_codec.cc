@@ -10,7 +10,10 @@ namespace atelier {
 namespace {
 
 constexpr uint32_t kMaxInt = static_cast<uint32_t>(std::numeric_limits<int32_t>::max());
+// Far above any model and deployment, low enough that checking coverage stays cheap.
 constexpr int kMaxShards = 4096;
+constexpr uint32_t kMaxExperts = 65'536;
+constexpr uint32_t kMaxSlices = 65'536;
 
 v1::WorkerState ToWire(WorkerState state) {
   switch (state) {
@@ -70,9 +73,10 @@ absl::StatusOr<ShardSpec> DecodeShard(const v1::Shard& wire, uint32_t num_expert
                                             ", expert_end=", wire.expert_end(),
                                             " is no range of num_experts=", num_experts));
   }
-  if (wire.slice_index() >= wire.slice_count() || wire.slice_count() > kMaxInt) {
+  if (wire.slice_index() >= wire.slice_count() || wire.slice_count() > kMaxSlices) {
     return absl::InternalError(absl::StrCat("shards.slice_index=", wire.slice_index(),
-                                            " is outside slice_count=", wire.slice_count()));
+                                            " is outside slice_count=", wire.slice_count(),
+                                            " or that exceeds ", kMaxSlices));
   }
   ATELIER_ASSIGN_OR_RETURN(std::vector<int> layers, DecodeLayers(wire));
   return ShardSpec{std::move(layers), static_cast<int>(wire.expert_begin()),
@@ -81,6 +85,11 @@ absl::StatusOr<ShardSpec> DecodeShard(const v1::Shard& wire, uint32_t num_expert
 }
 
 absl::Status DecodeShapes(const v1::DescribeResponse& message, WorkerDescription& result) {
+  if (message.hidden_size() == 0) return absl::InternalError("hidden_size=0");
+  if (message.num_experts() == 0 || message.num_experts() > kMaxExperts) {
+    return absl::InternalError(
+        absl::StrCat("num_experts=", message.num_experts(), " is outside 1 to ", kMaxExperts));
+  }
   ATELIER_ASSIGN_OR_RETURN(result.hidden_size, ToInt("hidden_size", message.hidden_size()));
   ATELIER_ASSIGN_OR_RETURN(result.num_experts, ToInt("num_experts", message.num_experts()));
   ATELIER_ASSIGN_OR_RETURN(result.top_k, ToInt("top_k", message.top_k()));

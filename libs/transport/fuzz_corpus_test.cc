@@ -1,0 +1,10 @@
+#include "libs/testing/fuzz_corpus.h"
+#include "gtest/gtest.h"
+
+namespace atelier {
+namespace {
+
+TEST(FuzzCorpus, IsSurvived) { testing::RunFuzzCorpus("libs/transport/testdata/fuzz_corpus", 10); }
+
+}  // namespace
+}  // namespace atelier
