@@ -71,9 +71,10 @@ class Client final : public ExpertClient {
     ATELIER_RETURN_IF_ERROR(Check(*table, call));
     std::vector<WorkerPart> parts = SplitRows(*table->Layer(call.layer), call.routing);
     for (const WorkerPart& part : parts) ATELIER_RETURN_IF_ERROR(workers_.Usable(part.worker));
-    auto pending = std::make_unique<PendingCall>(std::move(table), call.layer,
-                                                 call.batch.num_tokens, std::move(parts));
-    Send(call, *pending);
+    const std::string& digest = table->model_digest();
+    auto pending =
+        std::make_unique<PendingCall>(table, call.layer, call.batch.num_tokens, std::move(parts));
+    Send(call, digest, *pending);
     return pending;
   }
 
@@ -94,14 +95,14 @@ class Client final : public ExpertClient {
   }
 
   // Parts with the same rows share one encoding.
-  void Send(const ForwardCall& call, PendingCall& pending) {
+  void Send(const ForwardCall& call, const std::string& digest, PendingCall& pending) {
     const absl::Duration timeout =
         call.timeout > absl::ZeroDuration() ? call.timeout : options_.call_timeout;
     const absl::Time start = clock_.Now();
     const std::vector<WorkerPart>& parts = pending.parts();
     std::shared_ptr<const EncodedForward> encoded;
     for (size_t i = 0; i < parts.size(); ++i) {
-      if (i == 0 || parts[i].rows != parts[i - 1].rows) encoded = Encode(call, parts[i]);
+      if (i == 0 || parts[i].rows != parts[i - 1].rows) encoded = Encode(call, parts[i], digest);
       const size_t worker = parts[i].worker;
       pending.Keep(connections_[worker]->Forward(
           encoded, start + timeout, [this, &pending, i, start, worker](ForwardReply reply) {
@@ -111,12 +112,14 @@ class Client final : public ExpertClient {
     }
   }
 
-  std::shared_ptr<const EncodedForward> Encode(const ForwardCall& call, const WorkerPart& part) {
+  std::shared_ptr<const EncodedForward> Encode(const ForwardCall& call, const WorkerPart& part,
+                                               const std::string& digest) {
     ForwardEncoding encoding;
     encoding.layer = call.layer;
     encoding.batch = call.batch;
     encoding.routing = call.routing;
     encoding.priority = call.priority;
+    encoding.model_digest = digest;
     if (part.rows.size() < static_cast<size_t>(call.batch.num_tokens)) encoding.rows = &part.rows;
     return EncodeForward(encoding);
   }

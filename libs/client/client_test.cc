@@ -8,6 +8,7 @@
 #include "absl/time/clock.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "libs/metrics/metrics.h"
 #include "libs/testing/fake_worker.h"
 #include "libs/testing/status_matchers.h"
 #include "libs/testing/temp_dir.h"
@@ -93,7 +94,7 @@ class ClientTest : public ::testing::Test {
  protected:
   absl::StatusOr<std::unique_ptr<ExpertClient>> Connect(const std::vector<std::string>& addresses) {
     options_.workers = addresses;
-    return ExpertClient::Connect(options_, clock_, logger_, nullptr);
+    return ExpertClient::Connect(options_, clock_, logger_, &metrics_);
   }
   absl::Status Run(ExpertClient& client, int layer, std::vector<float>* sums) {
     auto pending = client.Forward(call_.For(layer));
@@ -112,8 +113,20 @@ class ClientTest : public ::testing::Test {
     return false;
   }
 
+  // Until Ready() is, or is not, OK.
+  bool EndsReady(ExpertClient& client, bool ready) {
+    const absl::Time deadline = absl::Now() + absl::Seconds(30);
+    while (absl::Now() < deadline) {
+      if (client.Ready().ok() == ready) return true;
+      absl::SleepFor(absl::Milliseconds(10));
+    }
+    return false;
+  }
+
   SystemClock clock_;
   Logger logger_{Severity::kError};
+  prometheus::Registry registry_;
+  ClientMetrics metrics_{registry_};
   ClientOptions options_;
   Call call_;
   testing::TempDir dir_;
@@ -141,6 +154,47 @@ TEST_F(ClientTest, SendsOnlyTheRowsThatHaveAnExpertThere) {
   EXPECT_EQ(sums, call_.Expected(2));
   EXPECT_EQ(low.worker.tokens(), 2);   // tokens 0 and 2
   EXPECT_EQ(high.worker.tokens(), 2);  // tokens 0 and 1
+}
+
+TEST_F(ClientTest, SumsHaveTheSameBitsWhateverTheOrderOfAddresses) {
+  ServedWorker a(With({{kLayers, 0, 8, 0, 3}}), "127.0.0.1:0");
+  ServedWorker b(With({{kLayers, 0, 8, 1, 3}}), "127.0.0.1:0");
+  ServedWorker c(With({{kLayers, 0, 8, 2, 3}}), "127.0.0.1:0");
+  // Sums that depend on the order of their terms.
+  float scale = 1.0f;
+  for (ServedWorker* worker : {&a, &b, &c}) {
+    scale *= -977.3f;
+    worker->worker.SetTamper([scale](ForwardReply& reply) {
+      float* values = reinterpret_cast<float*>(reply.sums[0].data.data());
+      for (int i = 0; i < 3 * 16; ++i) values[i] *= scale;
+    });
+  }
+  ATELIER_ASSERT_OK_AND_ASSIGN(const auto one, Connect({a.address(), b.address(), c.address()}));
+  ATELIER_ASSERT_OK_AND_ASSIGN(const auto two, Connect({c.address(), a.address(), b.address()}));
+  std::vector<float> first, second;
+  ATELIER_ASSERT_OK(Run(*one, 1, &first));
+  ATELIER_ASSERT_OK(Run(*two, 1, &second));
+  EXPECT_EQ(first, second);
+}
+
+TEST_F(ClientTest, MetricsTellOfCallsErrorsAndReconnects) {
+  ServedWorker a(FakeDescription(), "127.0.0.1:0");
+  ATELIER_ASSERT_OK_AND_ASSIGN(const auto client, Connect({a.address()}));
+  std::vector<float> sums;
+  ATELIER_ASSERT_OK(Run(*client, 1, &sums));
+  EXPECT_EQ(metrics_.CallSeconds(a.address()).Collect().histogram.sample_count, 1u);
+  EXPECT_EQ(metrics_.Connected(a.address()).Value(), 1);
+  EXPECT_EQ(metrics_.Reconnects(a.address()).Value(), 0);
+  a.worker.SetTamper([](ForwardReply& reply) { reply.sums.clear(); });
+  EXPECT_THAT(Run(*client, 1, &sums), StatusIs(absl::StatusCode::kInternal, ::testing::_));
+  EXPECT_EQ(metrics_.CallErrors(a.address(), "INTERNAL").Value(), 1);
+  a.worker.SetTamper(nullptr);
+  a.Kill();
+  EXPECT_TRUE(EndsReady(*client, false));
+  EXPECT_EQ(metrics_.Connected(a.address()).Value(), 0);
+  a.Start();
+  EXPECT_TRUE(EndsReady(*client, true));
+  EXPECT_EQ(metrics_.Reconnects(a.address()).Value(), 1);
 }
 
 TEST_F(ClientTest, RowsWithoutAnyExpertAreZero) {
@@ -225,6 +279,25 @@ TEST_F(ClientTest, AWorkerThatComesBackWithAnotherModelIsNotUsed) {
   std::vector<float> sums;
   EXPECT_FALSE(Run(*client, 1, &sums).ok());
   EXPECT_EQ(a.worker.calls(), 0);
+}
+
+TEST_F(ClientTest, AWorkerThatComesBackWithAnotherSliceIsNotUsed) {
+  ServedWorker a(With({{kLayers, 0, 8, 0, 2}}), "127.0.0.1:0");
+  ServedWorker b(With({{kLayers, 0, 8, 1, 2}}), "127.0.0.1:0");
+  ATELIER_ASSERT_OK_AND_ASSIGN(const auto client, Connect({a.address(), b.address()}));
+  for (ServedWorker* worker : {&a, &b}) {
+    worker->Kill();
+    worker->worker.SetDescription(With({{kLayers, 0, 8, worker == &a ? 1 : 0, 2}}));
+    worker->Start();
+  }
+  // They fit together, but not as the frontend knows them: it keeps waiting for the old ones.
+  const absl::Time deadline = absl::Now() + absl::Seconds(30);
+  while (absl::Now() < deadline && !absl::StrContains(client->Ready().message(), "slice")) {
+    absl::SleepFor(absl::Milliseconds(10));
+  }
+  EXPECT_THAT(client->Ready(), StatusIs(absl::StatusCode::kUnavailable, HasSubstr("slice")));
+  std::vector<float> sums;
+  EXPECT_FALSE(Run(*client, 1, &sums).ok());
 }
 
 TEST_F(ClientTest, AFrozenWorkerEndsTheCallAtItsDeadline) {

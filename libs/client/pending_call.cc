@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "libs/base/check.h"
+#include "libs/base/status_macros.h"
 
 namespace atelier {
 
@@ -40,20 +40,27 @@ absl::Status PendingCall::Wait(float* out) {
   }
   std::fill_n(out, static_cast<size_t>(num_tokens_) * static_cast<size_t>(table_->hidden_size()),
               0.0f);
-  for (const RoutedShard& shard : *table_->Layer(layer_)) AddShard(shard, out);
+  for (const RoutedShard& shard : *table_->Layer(layer_)) {
+    ATELIER_RETURN_IF_ERROR(AddShard(shard, out));
+  }
   return absl::OkStatus();
 }
 
 // A row that was not sent to the shard's worker has no expert there: its sum is zero, and adding
 // zero changes no bit.
-void PendingCall::AddShard(const RoutedShard& shard, float* out) const {
+absl::Status PendingCall::AddShard(const RoutedShard& shard, float* out) const {
   const size_t hidden = static_cast<size_t>(table_->hidden_size());
   for (const WorkerPart& part : parts_) {
     if (part.worker != shard.worker) continue;
     const auto sum = std::find_if(part.reply.sums.begin(), part.reply.sums.end(),
                                   [&](const ShardSum& s) { return s.shard == shard.shard; });
-    ATELIER_CHECK(sum != part.reply.sums.end());
-    ATELIER_CHECK(sum->data.size() == part.rows.size() * hidden * sizeof(float));
+    // The connection checked the answer against what the worker holds now; the table says what it
+    // held when the routes were made.
+    if (sum == part.reply.sums.end() ||
+        sum->data.size() != part.rows.size() * hidden * sizeof(float)) {
+      return absl::UnavailableError(absl::StrCat("layer ", layer_, ": the answer lacks shard ",
+                                                 shard.shard, " as it was described"));
+    }
     std::vector<float> values(hidden);
     for (size_t r = 0; r < part.rows.size(); ++r) {
       std::memcpy(values.data(), sum->data.data() + r * hidden * sizeof(float),
@@ -62,6 +69,7 @@ void PendingCall::AddShard(const RoutedShard& shard, float* out) const {
       for (size_t j = 0; j < hidden; ++j) to[j] += values[j];
     }
   }
+  return absl::OkStatus();
 }
 
 }  // namespace atelier

@@ -40,7 +40,7 @@ class PendingCall final : public PendingForward {
   bool Settled() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     return outstanding_ == 0 || !error_.ok();
   }
-  void AddShard(const RoutedShard& shard, float* out) const;
+  absl::Status AddShard(const RoutedShard& shard, float* out) const;
 
   const std::shared_ptr<const RoutingTable> table_;
   const int layer_;

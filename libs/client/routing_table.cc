@@ -102,7 +102,8 @@ std::string LayerProblem(const Shards& shards, int num_experts,
         expert == num_experts ? "" : ExpertCoverage(shards, expert, workers).Problem();
     if (expert < num_experts && next == current) continue;
     if (!current.empty()) {
-      texts.push_back(absl::StrCat("experts ", RangeText(begin, expert - 1), ": ", current));
+      texts.push_back(absl::StrCat(expert - 1 == begin ? "expert " : "experts ",
+                                   RangeText(begin, expert - 1), ": ", current));
     }
     begin = expert;
     current = next;

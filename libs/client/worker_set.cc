@@ -18,6 +18,23 @@ std::string ShardsText(const WorkerDescription& description) {
   });
 }
 
+absl::Status CheckSameContents(const WorkerDescription& before, const WorkerDescription& now) {
+  const auto changed = [](absl::string_view what, const auto& was, const auto& is) {
+    return absl::FailedPreconditionError(absl::StrCat(what, " was ", was, ", is ", is));
+  };
+  if (now.model_digest != before.model_digest) {
+    return changed("model digest", before.model_digest, now.model_digest);
+  }
+  if (now.hidden_size != before.hidden_size) {
+    return changed("hidden size", before.hidden_size, now.hidden_size);
+  }
+  if (now.num_experts != before.num_experts) {
+    return changed("number of experts", before.num_experts, now.num_experts);
+  }
+  if (now.shards == before.shards) return absl::OkStatus();
+  return changed("shards", ShardsText(before), ShardsText(now));
+}
+
 }  // namespace
 
 WorkerSet::WorkerSet(std::vector<std::string> addresses, RoutingNeeds needs, const Logger& logger,
@@ -42,28 +59,30 @@ void WorkerSet::Update(size_t worker, const absl::StatusOr<WorkerDescription>& n
   Accept(worker, *news);
 }
 
-// A worker that comes back with what it held before changes nothing. Other contents are taken if
-// they fit together with the rest, and refused otherwise: calls must not reach them.
+// The routes are made once, of what every worker held then. A worker that comes back with the same
+// is used again; one that holds anything else is refused: calls must not reach it.
 void WorkerSet::Accept(size_t worker, const WorkerDescription& description) {
   Entry& entry = entries_[worker];
-  std::optional<WorkerDescription> previous = std::exchange(entry.description, description);
-  if (AllDescribed()) {
-    std::vector<DescribedWorker> workers;
-    for (const Entry& each : entries_) workers.push_back({each.address, *each.description});
-    absl::StatusOr<RoutingTable> table = RoutingTable::Build(workers, needs_);
-    table_error_ = table.status();
-    if (table.ok()) {
-      table_ = std::make_shared<const RoutingTable>(*std::move(table));
-    } else if (table_ != nullptr) {
-      entry.description = std::move(previous);
-      logger_.Error("worker_refused",
-                    {Kv("worker", entry.address), Kv("reason", table_error_.message())});
-      return SetStatus(
-          entry, absl::FailedPreconditionError(absl::StrCat(
-                     "worker ", entry.address, " came back changed: ", table_error_.message())));
+  if (table_ != nullptr) {
+    const absl::Status same = CheckSameContents(*entry.description, description);
+    if (!same.ok()) {
+      logger_.Error("worker_refused", {Kv("worker", entry.address), Kv("reason", same.message())});
+      return SetStatus(entry,
+                       absl::FailedPreconditionError(absl::StrCat(
+                           "worker ", entry.address, " came back changed: ", same.message())));
     }
   }
+  entry.description = description;
+  if (table_ == nullptr && AllDescribed()) BuildTable();
   SetStatus(entry, absl::OkStatus());
+}
+
+void WorkerSet::BuildTable() {
+  std::vector<DescribedWorker> workers;
+  for (const Entry& each : entries_) workers.push_back({each.address, *each.description});
+  absl::StatusOr<RoutingTable> table = RoutingTable::Build(workers, needs_);
+  table_error_ = table.status();
+  if (table.ok()) table_ = std::make_shared<const RoutingTable>(*std::move(table));
 }
 
 void WorkerSet::SetStatus(Entry& entry, absl::Status status) {

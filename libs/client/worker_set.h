@@ -44,6 +44,7 @@ class WorkerSet {
 
   void Accept(size_t worker, const WorkerDescription& description)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void BuildTable() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void SetStatus(Entry& entry, absl::Status status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool AllDescribed() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool Settled() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
