@@ -123,8 +123,10 @@ class SafetensorsWriterTest(unittest.TestCase):
 
         half = np.arange(3, dtype=np.uint16)  # 6 bytes: would misalign what follows
         full = np.arange(6, dtype=np.float32).reshape(2, 3)
-        write_safetensors(self.path / "x", [("full", full), ("half", half)])
-        entries = dict(deserialize((self.path / "x").read_bytes()))
+        write_safetensors(self.path / "x", [("half", half), ("full", full)])
+        written = (self.path / "x").read_bytes()
+        self.assertEqual(written.index(full.tobytes()) % 4, 0)
+        entries = dict(deserialize(written))
         self.assertEqual((entries["full"]["dtype"], entries["full"]["shape"]), ("F32", [2, 3]))
         self.assertEqual(bytes(entries["full"]["data"]), full.tobytes())
         self.assertEqual((entries["half"]["dtype"], bytes(entries["half"]["data"])), ("BF16", half.tobytes()))

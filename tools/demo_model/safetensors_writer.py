@@ -26,9 +26,9 @@ def _header(tensors: Iterable[tuple[str, np.ndarray]]) -> bytes:
 
 
 def write_safetensors(path: Path, tensors: list[tuple[str, np.ndarray]]) -> None:
-    """uint16 arrays are bfloat16 bits. In the order given; fp32 tensors come last so that every
+    """uint16 arrays are bfloat16 bits. In the order given, but fp32 tensors first, so that every
     tensor is aligned to its element. Synced to disk."""
-    ordered = sorted(tensors, key=lambda item: item[1].dtype == np.float32)
+    ordered = sorted(tensors, key=lambda item: item[1].dtype != np.float32)
     header = _header(ordered)
     with path.open("wb") as file:
         file.write(struct.pack("<Q", len(header)))
