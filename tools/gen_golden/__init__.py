@@ -1,0 +1,1 @@
+"""Makes the golden results of tests/golden with Hugging Face Transformers in fp32."""
