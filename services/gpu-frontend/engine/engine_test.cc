@@ -19,6 +19,7 @@ namespace atelier {
 namespace {
 
 using ::testing::AllOf;
+using ::testing::ElementsAre;
 using testing::FakeModelOptions;
 using testing::FakeModelRunner;
 using ::testing::HasSubstr;
@@ -51,10 +52,18 @@ class StepGate {
     absl::MutexLock lock(&mutex_);
     closed_ = false;
   }
-  // Until a step stands before the closed gate.
-  void WaitForStep() {
+  // Lets one step through the closed gate.
+  void PassOne() {
     absl::MutexLock lock(&mutex_);
-    mutex_.Await(absl::Condition(&held_));
+    ++num_passes_;
+  }
+  // Until the n-th step since the start stands before the closed gate.
+  void WaitForStep(size_t n = 1) {
+    absl::MutexLock lock(&mutex_);
+    const auto held = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+      return held_ && sizes_.size() == n;
+    };
+    mutex_.Await(absl::Condition(&held));
   }
   void FailNext(absl::Status status) {
     absl::MutexLock lock(&mutex_);
@@ -73,8 +82,11 @@ class StepGate {
     for (const SequenceStep& step : steps) sizes.push_back(static_cast<int>(step.tokens.size()));
     sizes_.push_back(sizes);
     held_ = closed_;
-    const auto open = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return !closed_; };
-    mutex_.Await(absl::Condition(&open));
+    const auto may_pass = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+      return !closed_ || num_passes_ > 0;
+    };
+    mutex_.Await(absl::Condition(&may_pass));
+    if (closed_) --num_passes_;
     held_ = false;
     return std::exchange(next_, absl::OkStatus());
   }
@@ -82,6 +94,7 @@ class StepGate {
   absl::Mutex mutex_;
   bool closed_ ABSL_GUARDED_BY(mutex_) = false;
   bool held_ ABSL_GUARDED_BY(mutex_) = false;
+  int num_passes_ ABSL_GUARDED_BY(mutex_) = 0;
   absl::Status next_ ABSL_GUARDED_BY(mutex_);
   std::vector<std::vector<int>> sizes_ ABSL_GUARDED_BY(mutex_);
 };
@@ -174,23 +187,22 @@ TEST_F(EngineTest, RefusesMoreThanTheQueueHolds) {
 TEST_F(EngineTest, TheStepAfterAnAbortDoesNotHoldTheRequest) {
   Start();
   gate_->Close();
-  const auto kept = Submit(Greedy("kept", {1, 2, 3}, 5));
-  gate_->WaitForStep();
+  const auto kept = Submit(Greedy("kept", {1, 2, 3}, 50));
+  gate_->WaitForStep(1);
   const auto gone = Submit(Greedy("gone", std::vector<int32_t>(40, 1), 100));
-  gate_->Open();
-  gone->WaitForDeltas(1);
-  gate_->Close();
-  const auto third = Submit(Greedy("third", {4, 5}, 50));
-  gate_->WaitForStep();
-  const size_t num_before = gate_->steps().size();
+  gate_->PassOne();
+  gate_->WaitForStep(2);
   EXPECT_TRUE(engine_->Abort("gone"));
-  EXPECT_TRUE(engine_->Abort("kept") || kept->Ended());
-  gate_->Open();
-  third->WaitUntilEnded();
+  gate_->PassOne();
+  gate_->WaitForStep(3);
+  EXPECT_TRUE(gone->Ended());
   EXPECT_EQ(gone->sequence().last.finish, FinishReason::kAbort);
-  const auto steps = gate_->steps();
-  for (size_t i = num_before; i < steps.size(); ++i) EXPECT_EQ(steps[i].size(), 1u) << i;
   EXPECT_FALSE(engine_->Abort("gone"));
+  gate_->Open();
+  kept->WaitUntilEnded();
+  const std::vector<std::vector<int>> steps = gate_->steps();
+  EXPECT_THAT(steps[1], ElementsAre(1, 40));
+  for (size_t i = 2; i < steps.size(); ++i) EXPECT_THAT(steps[i], ElementsAre(1)) << i;
 }
 
 TEST_F(EngineTest, AbortReachesARequestThatStillQueues) {
