@@ -52,9 +52,10 @@ std::map<int32_t, int> Histogram(const std::vector<float>& logits, const Samplin
   return counts;
 }
 
-std::vector<int32_t> Support(const std::vector<float>& logits, const SamplingOptions& options) {
+std::vector<int32_t> Support(const std::vector<float>& logits, const SamplingOptions& options,
+                             uint32_t num_draws = 5000) {
   std::vector<int32_t> tokens;
-  for (const auto& [token, count] : Histogram(logits, options, 5000)) tokens.push_back(token);
+  for (const auto& [token, count] : Histogram(logits, options, num_draws)) tokens.push_back(token);
   return tokens;
 }
 
@@ -153,21 +154,22 @@ TEST(Sampler, TopKKeepsTheLowestIdsOfEqualOnes) {
 
 TEST(Sampler, TopKOfALargeVocabularyEqualsTheSortedOne) {
   std::mt19937 random(6);
-  std::vector<float> logits(1000);
-  // Few values, so that ties decide.
-  for (float& l : logits)
-    l = static_cast<float>(std::uniform_int_distribution<int>(0, 150)(random));
-  std::vector<int32_t> order(logits.size());
-  std::iota(order.begin(), order.end(), 0);
-  std::stable_sort(order.begin(), order.end(), [&](int32_t a, int32_t b) {
-    return logits[static_cast<size_t>(a)] > logits[static_cast<size_t>(b)];
-  });
-  for (const int k : {2, 7, 30}) {
+  for (int round = 0; round < 30; ++round) {
+    const int k = 2 + round;
+    std::vector<float> logits(300);
+    // Few values, so that ties decide.
+    std::uniform_int_distribution<int> value(0, 40);
+    for (float& l : logits) l = static_cast<float>(value(random));
+    std::vector<int32_t> top(logits.size());
+    std::iota(top.begin(), top.end(), 0);
+    std::stable_sort(top.begin(), top.end(), [&](int32_t a, int32_t b) {
+      return logits[static_cast<size_t>(a)] > logits[static_cast<size_t>(b)];
+    });
+    top.resize(static_cast<size_t>(k));
+    std::sort(top.begin(), top.end());
     SamplingOptions options = Options(1000);  // nearly uniform
     options.top_k = k;
-    std::vector<int32_t> top(order.begin(), order.begin() + k);
-    std::sort(top.begin(), top.end());
-    EXPECT_EQ(Support(logits, options), top) << k;
+    EXPECT_EQ(Support(logits, options, 1000), top) << k;
   }
 }
 
@@ -200,6 +202,9 @@ TEST(Sampler, MinPIsRelativeToTheMostLikely) {
   EXPECT_THAT(Support(logits, options), ElementsAre(1, 3));
   options.min_p = 1;
   EXPECT_THAT(Support(logits, options), ElementsAre(1));
+  options.min_p = 0.5f;
+  options.top_k = 3;
+  EXPECT_THAT(Support(logits, options), ElementsAre(1, 3));
   // The temperature comes first: at 2 the ratio 0.19 / 0.4 becomes its square root, 0.69.
   options = Options(2);
   options.min_p = 0.6f;
@@ -296,6 +301,19 @@ TEST(CounterRng, IsUniformAlongEveryCoordinateAndSoAreNeighboursDifferences) {
               return difference(UniformAt({i, 0, 9}), UniformAt({i + 1, 0, 9}));
             }),
             kChi15);
+}
+
+TEST(CounterRng, NoTwoPlacesShareANumber) {
+  std::set<double> numbers;
+  constexpr uint32_t kSide = 16;
+  for (uint32_t seed = 0; seed < kSide; ++seed) {
+    for (uint32_t sequence = 0; sequence < kSide; ++sequence) {
+      for (uint32_t position = 0; position < kSide; ++position) {
+        numbers.insert(UniformAt({seed, sequence, position}));
+      }
+    }
+  }
+  EXPECT_EQ(numbers.size(), kSide * kSide * kSide);
 }
 
 TEST(LogprobOf, IsTheLogSoftmaxOfTheRawLogits) {
