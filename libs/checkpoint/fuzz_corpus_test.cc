@@ -1,12 +1,10 @@
-#include "gtest/gtest.h"
 #include "libs/testing/fuzz_corpus.h"
+#include "gtest/gtest.h"
 
 namespace atelier {
 namespace {
 
-TEST(FuzzCorpus, IsSurvived) {
-  testing::RunFuzzCorpus("libs/checkpoint/testdata/fuzz_corpus", 10);
-}
+TEST(FuzzCorpus, IsSurvived) { testing::RunFuzzCorpus("libs/checkpoint/testdata/fuzz_corpus", 10); }
 
 }  // namespace
 }  // namespace atelier
