@@ -1,6 +1,11 @@
 #include "libs/metrics/observability_server.h"
 
+#include <netdb.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
 #include <sstream>
+#include <thread>
 #include <utility>
 
 #include "absl/base/thread_annotations.h"
@@ -8,6 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "absl/synchronization/mutex.h"
+#include "absl/synchronization/notification.h"
 #include "civetweb.h"
 #include "prometheus/text_serializer.h"
 
@@ -54,12 +60,25 @@ class StartLog {
   std::string text_ ABSL_GUARDED_BY(mutex_);
 };
 
+// Opens a connection and closes it. Nobody may be there any more, which is just as well.
+void KnockAt(const Endpoint& endpoint) {
+  addrinfo hints{};
+  hints.ai_socktype = SOCK_STREAM;
+  addrinfo* found = nullptr;
+  const std::string port = absl::StrCat(endpoint.port);
+  if (::getaddrinfo(endpoint.host.c_str(), port.c_str(), &hints, &found) != 0) return;
+  const int fd = ::socket(found->ai_family, found->ai_socktype | SOCK_CLOEXEC, 0);
+  [[maybe_unused]] const int result = ::connect(fd, found->ai_addr, found->ai_addrlen);
+  ::close(fd);
+  ::freeaddrinfo(found);
+}
+
 class CivetObservabilityServer final : public ObservabilityServer {
  public:
   explicit CivetObservabilityServer(const ObservabilityOptions& options)
       : options_(options), endpoint_(options.listen) {}
   ~CivetObservabilityServer() override {
-    if (context_ != nullptr) mg_stop(context_);
+    if (context_ != nullptr) Stop();
   }
 
   const Endpoint& endpoint() const override { return endpoint_; }
@@ -76,6 +95,7 @@ class CivetObservabilityServer final : public ObservabilityServer {
     return static_cast<CivetObservabilityServer*>(self)->Respond(connection);
   }
 
+  void Stop();
   int Respond(mg_connection* connection) const;
   Answer AnswerTo(absl::string_view method, absl::string_view path) const;
   Answer Metrics() const;
@@ -105,6 +125,18 @@ absl::Status CivetObservabilityServer::Listen() {
   endpoint_.port = bound.port;
   mg_set_request_handler(context_, "**", OnRequest, this);
   return absl::OkStatus();
+}
+
+// civetweb looks whether it is to stop only when a connection comes or two seconds have passed: a
+// restart should not wait for that.
+void CivetObservabilityServer::Stop() {
+  absl::Notification stopped;
+  std::thread stopper([&] {
+    mg_stop(context_);
+    stopped.Notify();
+  });
+  while (!stopped.WaitForNotificationWithTimeout(absl::Milliseconds(10))) KnockAt(endpoint_);
+  stopper.join();
 }
 
 int CivetObservabilityServer::Respond(mg_connection* connection) const {

@@ -61,12 +61,13 @@ absl::Status Worker::OpenModel() {
   return absl::OkStatus();
 }
 
-absl::StatusOr<WorkerDescription> Worker::DescribeWorker() const {
+absl::StatusOr<WorkerService::Served> Worker::DescribeServed() const {
   const ModelConfig& config = checkpoint_->config();
   const Method method = options_.ChosenMethod();
   ATELIER_ASSIGN_OR_RETURN(const std::vector<ShardPlan> plans,
                            PlanShards(config, {options_.Shard(config.moe.num_experts)}, method));
-  WorkerDescription description;
+  WorkerService::Served served;
+  WorkerDescription& description = served.description;
   description.version = std::string(Version());
   description.epoch = RandomEpoch();
   description.model_digest = checkpoint_->digest();
@@ -77,19 +78,22 @@ absl::StatusOr<WorkerDescription> Worker::DescribeWorker() const {
   description.num_experts = config.moe.num_experts;
   description.top_k = config.moe.top_k;
   description.intermediate_size = config.moe.intermediate_size;
-  for (const ShardPlan& plan : plans) description.shards.push_back(plan.spec);
+  for (const ShardPlan& plan : plans) {
+    description.shards.push_back(plan.spec);
+    served.expert_bytes.push_back(static_cast<int64_t>(BlockOf(plan, method).bytes()));
+  }
   description.limits = {options_.max_tokens_per_call, options_.max_message_bytes,
                         options_.max_queued_calls};
-  return description;
+  return served;
 }
 
 absl::Status Worker::OpenPorts() {
-  ATELIER_ASSIGN_OR_RETURN(WorkerDescription description, DescribeWorker());
+  ATELIER_ASSIGN_OR_RETURN(WorkerService::Served served, DescribeServed());
   WorkerServerOptions serving;
   serving.listen = options_.listen;
   serving.max_message_bytes = options_.max_message_bytes;
-  serving.hidden_size = description.hidden_size;
-  serving.num_experts = description.num_experts;
+  serving.hidden_size = served.description.hidden_size;
+  serving.num_experts = served.description.num_experts;
   serving.max_tokens_per_call = options_.max_tokens_per_call;
   serving.default_timeout = options_.default_timeout;
   BatcherOptions batching;
@@ -97,7 +101,7 @@ absl::Status Worker::OpenPorts() {
   batching.max_queued_tokens = options_.max_queued_tokens;
   batching.max_batch_tokens = options_.max_tokens_per_call;
   service_ = std::make_unique<WorkerService>(
-      std::move(description), batching, WorkerService::Dependencies{lifecycle_, metrics_, clock_});
+      std::move(served), batching, WorkerService::Dependencies{lifecycle_, metrics_, clock_});
   ATELIER_ASSIGN_OR_RETURN(server_, WorkerServer::Start(serving, *service_, clock_, logger_));
   lifecycle_.Observe([this](WorkerState state) {
     metrics_.state.Set(static_cast<double>(state));

@@ -52,7 +52,7 @@ class Worker {
   absl::Status OpenModel();
   absl::Status OpenPorts();
   absl::Status LoadAndServe();
-  absl::StatusOr<WorkerDescription> DescribeWorker() const;
+  absl::StatusOr<WorkerService::Served> DescribeServed() const;
 
   const WorkerOptions options_;
   Clock& clock_;

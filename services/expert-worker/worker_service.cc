@@ -21,13 +21,14 @@ ForwardReply Failed(absl::Status status) {
 
 }  // namespace
 
-WorkerService::WorkerService(WorkerDescription description, const BatcherOptions& batching,
+WorkerService::WorkerService(Served served, const BatcherOptions& batching,
                              const Dependencies& dependencies)
-    : description_(std::move(description)),
+    : description_(std::move(served.description)),
       lifecycle_(dependencies.lifecycle),
       metrics_(dependencies.metrics),
       clock_(dependencies.clock),
       batcher_(batching, dependencies.clock),
+      load_counter_(description_.shards, std::move(served.expert_bytes), description_.num_experts),
       sum_buffers_(description_.shards.size()),
       sums_(description_.shards.size()) {
   // All series exist from the start, so a rate over the first error is seen, and no call pays for
@@ -142,7 +143,7 @@ void WorkerService::Compute(Executor& executor, std::vector<QueuedCall> calls) {
   const int non_finite = executor.Forward(batch, sums_);
   const absl::Duration computed = clock_.Now() - start;
   metrics_.non_finite_tokens.Increment(non_finite);
-  CountBatch(calls, batch.tokens.num_tokens, start);
+  CountBatch(calls, batch, start);
   int row_begin = 0;
   for (QueuedCall& call : calls) {
     ForwardReply reply = ReplyTo(call, row_begin, non_finite > 0);
@@ -178,11 +179,15 @@ void WorkerService::Answer(QueuedCall& call, ForwardReply reply) {
   ++finished_;
 }
 
-void WorkerService::CountBatch(const std::vector<QueuedCall>& calls, int num_tokens,
+void WorkerService::CountBatch(const std::vector<QueuedCall>& calls, const LayerBatch& batch,
                                absl::Time start) {
   metrics_.batch_calls.Observe(static_cast<double>(calls.size()));
-  metrics_.batch_tokens.Observe(num_tokens);
+  metrics_.batch_tokens.Observe(batch.tokens.num_tokens);
   metrics_.compute_seconds.Observe(absl::ToDoubleSeconds(clock_.Now() - start));
+  const BatchLoad load = load_counter_.Count(batch);
+  metrics_.expert_rows.Increment(static_cast<double>(load.expert_rows));
+  metrics_.activated_experts.Increment(static_cast<double>(load.activated_experts));
+  metrics_.weight_bytes_read.Increment(static_cast<double>(load.weight_bytes));
   for (const QueuedCall& call : calls) {
     metrics_.queue_seconds.Observe(absl::ToDoubleSeconds(start - call.received));
   }

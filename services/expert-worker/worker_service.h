@@ -16,6 +16,7 @@
 #include "services/expert-worker/batcher.h"
 #include "services/expert-worker/executor.h"
 #include "services/expert-worker/lifecycle.h"
+#include "services/expert-worker/load_counter.h"
 
 namespace atelier {
 
@@ -29,9 +30,12 @@ class WorkerService final : public WorkerHandler {
     WorkerMetrics& metrics;
     Clock& clock;
   };
-  // `description` in all but `state`, which is the lifecycle's.
-  WorkerService(WorkerDescription description, const BatcherOptions& batching,
-                const Dependencies& dependencies);
+  // What it serves. `description` in all but `state`, which is the lifecycle's.
+  struct Served {
+    WorkerDescription description;
+    std::vector<int64_t> expert_bytes;  // packed bytes of one expert of each shard, for the metrics
+  };
+  WorkerService(Served served, const BatcherOptions& batching, const Dependencies& dependencies);
   ~WorkerService() override;
 
   // Starts to compute with `executor`, which must outlive this, and then serves. `thread_started`
@@ -56,7 +60,7 @@ class WorkerService final : public WorkerHandler {
   void Compute(Executor& executor, std::vector<QueuedCall> calls);
   ForwardReply ReplyTo(const QueuedCall& call, int row_begin, bool any_non_finite) const;
   void Answer(QueuedCall& call, ForwardReply reply);
-  void CountBatch(const std::vector<QueuedCall>& calls, int num_tokens, absl::Time start);
+  void CountBatch(const std::vector<QueuedCall>& calls, const LayerBatch& batch, absl::Time start);
   std::vector<ShardSum> EmptySums(int layer) const;
   bool HoldsLayer(size_t shard, int layer) const;
   bool HasWorkOrStops() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
@@ -78,6 +82,7 @@ class WorkerService final : public WorkerHandler {
 
   // Of the computing thread only.
   BatchMerger merger_;
+  LoadCounter load_counter_;
   std::vector<AlignedBuffer<float>> sum_buffers_;  // per shard
   std::vector<float*> sums_;
   std::thread thread_;

@@ -124,7 +124,8 @@ class WorkerServiceTest : public ::testing::Test {
   WorkerMetrics metrics_{registry_};
   Lifecycle lifecycle_{logger_};
   EchoExecutor executor_;
-  WorkerService service_{Description(), {.max_queued_calls = 3}, {lifecycle_, metrics_, clock_}};
+  WorkerService service_{
+      {Description(), {1000, 100}}, {.max_queued_calls = 3}, {lifecycle_, metrics_, clock_}};
 };
 
 TEST_F(WorkerServiceTest, AnswersEachShardThatHoldsTheLayer) {
@@ -166,6 +167,20 @@ TEST_F(WorkerServiceTest, MergesWhatArrivesWhileABatchComputesAndSplitsTheSums) 
   EXPECT_EQ(first->reply.computed, absl::Seconds(3));
   EXPECT_EQ(second->reply.queued, absl::Seconds(3));
   EXPECT_EQ(metrics_.tokens.Value(), 4);
+}
+
+TEST_F(WorkerServiceTest, CountsRowsExpertsAndBytesOfTheShardsThatHoldTheLayer) {
+  service_.Serve(executor_);
+  // Two tokens with two experts each: 0, 1 and 2, 3.
+  ATELIER_ASSERT_OK(Call(testing::MakeRequest({.layer = 2, .num_tokens = 2})).status);
+  EXPECT_EQ(metrics_.expert_rows.Value(), 2 * 4);
+  EXPECT_EQ(metrics_.activated_experts.Value(), 2 * 4);
+  EXPECT_EQ(metrics_.weight_bytes_read.Value(), 4 * 1000 + 4 * 100);
+  // Six tokens: experts 0 to 3 three times, of the second shard alone.
+  ATELIER_ASSERT_OK(Call(testing::MakeRequest({.layer = 3, .num_tokens = 6})).status);
+  EXPECT_EQ(metrics_.expert_rows.Value(), 8 + 12);
+  EXPECT_EQ(metrics_.activated_experts.Value(), 8 + 4);
+  EXPECT_EQ(metrics_.weight_bytes_read.Value(), 4400 + 400);
 }
 
 TEST_F(WorkerServiceTest, NoTokensAreAnsweredWithoutComputing) {
