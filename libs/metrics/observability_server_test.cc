@@ -1,18 +1,14 @@
 #include "libs/metrics/observability_server.h"
 
-#include <arpa/inet.h>
-#include <sys/socket.h>
-#include <unistd.h>
-
 #include <string>
 #include <thread>
 #include <vector>
 
-#include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "libs/metrics/metrics.h"
+#include "libs/testing/child_process.h"
 #include "libs/testing/status_matchers.h"
 
 namespace atelier {
@@ -24,26 +20,6 @@ using ::testing::EndsWith;
 using ::testing::HasSubstr;
 using ::testing::Not;
 using ::testing::StartsWith;
-
-// Sends `text` to 127.0.0.1:port and returns everything that comes back until the peer closes.
-std::string Exchange(int port, const std::string& text) {
-  const int fd = ::socket(AF_INET, SOCK_STREAM, 0);
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  address.sin_port = htons(static_cast<uint16_t>(port));
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  std::string answer;
-  if (::connect(fd, reinterpret_cast<const sockaddr*>(&address), sizeof(address)) == 0 &&
-      ::write(fd, text.data(), text.size()) == static_cast<ssize_t>(text.size())) {
-    char buffer[4096];
-    for (ssize_t n = ::read(fd, buffer, sizeof(buffer)); n > 0;
-         n = ::read(fd, buffer, sizeof(buffer))) {
-      answer.append(buffer, static_cast<size_t>(n));
-    }
-  }
-  ::close(fd);
-  return answer;
-}
 
 class ObservabilityServerTest : public ::testing::Test {
  protected:
@@ -68,8 +44,7 @@ class ObservabilityServerTest : public ::testing::Test {
   }
 
   std::string Get(const std::string& path) {
-    return Exchange(server_->endpoint().port,
-                    absl::StrCat("GET ", path, " HTTP/1.1\r\nHost: x\r\n\r\n"));
+    return testing::HttpGet(server_->endpoint().port, path);
   }
 
   prometheus::Registry registry_;
@@ -107,10 +82,11 @@ TEST_F(ObservabilityServerTest, RefusesOtherPathsAndMethods) {
   }
   EXPECT_THAT(Get("/other"), AllOf(StartsWith("HTTP/1.1 404 "), HasSubstr("/readyz")));
   const int port = server_->endpoint().port;
-  EXPECT_THAT(Exchange(port, "POST /metrics HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n"),
+  EXPECT_THAT(testing::ExchangeWithPort(
+                  port, "POST /metrics HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n"),
               AllOf(StartsWith("HTTP/1.1 405 "), HasSubstr("Allow: GET, HEAD")));
   EXPECT_THAT(
-      Exchange(port, "HEAD /healthz HTTP/1.1\r\nHost: x\r\n\r\n"),
+      testing::ExchangeWithPort(port, "HEAD /healthz HTTP/1.1\r\nHost: x\r\n\r\n"),
       AllOf(StartsWith("HTTP/1.1 200 "), HasSubstr("Content-Length: 3"), EndsWith("\r\n\r\n")));
 }
 

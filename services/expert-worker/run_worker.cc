@@ -51,7 +51,9 @@ int RunWorker(const WorkerOptions& options, TerminationSignals& signals) {
   FinishUnlessSignalled([&] { loading.join(); }, signals);
   if (absl::IsCancelled(loaded)) return 0;
   if (!loaded.ok()) return failed(loaded);
-  FinishUnlessSignalled([&] { worker.Drain(); }, signals);
+  bool drained = false;
+  FinishUnlessSignalled([&] { drained = worker.Drain(); }, signals);
+  if (!drained) std::_Exit(0);
   return 0;
 }
 

@@ -143,17 +143,18 @@ absl::Status Worker::LoadAndServe() {
                                               {"metrics", metrics_address()}});
 }
 
-void Worker::Drain() {
+bool Worker::Drain() {
   if (!options_.ready_file.empty()) RemoveReadyFile(options_.ready_file);
   const absl::StatusOr<int64_t> finished = service_->Drain(clock_.Now() + options_.drain_timeout);
-  if (finished.ok()) {
-    logger_.Info("worker_drained", {Kv("calls", *finished)});
-  } else {
+  if (!finished.ok()) {
     logger_.Warning("drain_incomplete", {Kv("reason", finished.status().message())});
+    return false;
   }
+  logger_.Info("worker_drained", {Kv("calls", *finished)});
   service_->Stop();
   server_->Shutdown(kFlushGrace);
   lifecycle_.Advance(WorkerState::kStopped);
+  return true;
 }
 
 }  // namespace atelier

@@ -39,8 +39,9 @@ class Worker {
   void CancelLoading() { loading_cancelled_ = true; }
 
   // Turns readiness off, refuses new calls, waits for those in flight (at most the drain timeout)
-  // and closes the ports. Blocks.
-  void Drain();
+  // and closes the ports. Blocks. False when the timeout passed first: a batch that is being
+  // computed cannot be interrupted, so the process has to end with the ports still open.
+  bool Drain();
 
   // As bound, with real ports.
   std::vector<std::string> addresses() const { return server_->Addresses(); }

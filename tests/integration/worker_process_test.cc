@@ -1,0 +1,295 @@
+#include <signal.h>
+
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/synchronization/notification.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "libs/base/clock.h"
+#include "libs/base/endpoint.h"
+#include "libs/testing/child_process.h"
+#include "libs/testing/status_matchers.h"
+#include "libs/testing/synthetic_checkpoint.h"
+#include "libs/testing/temp_dir.h"
+#include "libs/transport/worker_connection.h"
+
+// The real expert-worker binary, as a user starts it.
+
+namespace atelier {
+namespace {
+
+using ::atelier::testing::ChildProcess;
+using ::atelier::testing::HttpGet;
+using ::atelier::testing::WaitUntil;
+using ::testing::AllOf;
+using ::testing::AnyOf;
+using ::testing::Eq;
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
+
+constexpr int kHidden = 256;  // of the tiny GLM model: layers 1-3 with 16 experts of 192 columns
+
+// Rows for the experts 0..3, as many as asked.
+struct Rows {
+  explicit Rows(int num_tokens)
+      : values(static_cast<size_t>(num_tokens * kHidden), ToBFloat16(0.25f)),
+        weights(static_cast<size_t>(num_tokens * 4), 0.25f) {
+    for (int i = 0; i < num_tokens * 4; ++i) ids.push_back(i % 4);
+    encoding.layer = 1;
+    encoding.batch = {num_tokens, kHidden, values.data()};
+    encoding.routing = {num_tokens, 4, ids.data(), weights.data()};
+  }
+  std::vector<BFloat16> values;
+  std::vector<int32_t> ids;
+  std::vector<float> weights;
+  ForwardEncoding encoding;
+};
+
+// A client's view of one worker.
+class Client {
+ public:
+  explicit Client(const std::string& address)
+      : connection_(WorkerConnection::Create(
+            address, clock_, logger_, [this](const absl::StatusOr<WorkerDescription>& state) {
+              absl::MutexLock lock(&mutex_);
+              if (state.ok()) description_ = *state;
+            })) {}
+
+  WorkerDescription WaitForDescription() {
+    absl::MutexLock lock(&mutex_);
+    const auto known = [this] { return !description_.model_digest.empty(); };
+    mutex_.Await(absl::Condition(&known));
+    return description_;
+  }
+  std::unique_ptr<ForwardInFlight> Send(int num_tokens, WorkerConnection::DoneCallback done) {
+    const Rows rows(num_tokens);
+    return connection_->Forward(EncodeForward(rows.encoding), clock_.Now() + absl::Minutes(2),
+                                std::move(done));
+  }
+  ForwardReply Call(int num_tokens) {
+    absl::Notification done;
+    ForwardReply reply;
+    const auto call = Send(num_tokens, [&](ForwardReply answer) {
+      reply = std::move(answer);
+      done.Notify();
+    });
+    done.WaitForNotification();
+    return reply;
+  }
+
+ private:
+  SystemClock clock_;
+  Logger logger_{Severity::kError};
+  absl::Mutex mutex_;
+  WorkerDescription description_ ABSL_GUARDED_BY(mutex_);
+  std::unique_ptr<WorkerConnection> connection_;
+};
+
+class WorkerProcessTest : public ::testing::Test {
+ protected:
+  static void SetUpTestSuite() {
+    model_ = std::make_unique<testing::TempDir>();
+    testing::WriteSyntheticCheckpoint(model_->path(),
+                                      {.config_json = testing::TinyGlm4MoeConfig(), .seed = 11});
+  }
+  static void TearDownTestSuite() { model_.reset(); }
+
+  // A worker that should serve; waits until it says so.
+  void Serve(std::vector<std::string> flags) {
+    flags.insert(flags.begin(), {"--model-path=" + model_->path(), "--metrics-address=127.0.0.1:0",
+                                 "--no-pin", "--ready-file=" + dir_.File("ready")});
+    Run(std::move(flags));
+    ASSERT_TRUE(WaitUntil([&] { return !worker_->Running() || ReadReadyFile(); }));
+    ASSERT_TRUE(worker_->Running()) << worker_->Log();
+    metrics_port_ = ParseEndpoint(ready_["metrics"])->port;
+  }
+  void Run(std::vector<std::string> flags) {
+    flags.insert(flags.begin(), ATELIER_WORKER_BINARY);
+    worker_ = std::make_unique<ChildProcess>(flags, dir_.File("log"));
+  }
+  // The exit status of a worker that cannot start.
+  int StatusOf(std::vector<std::string> flags) {
+    Run(std::move(flags));
+    return worker_->Wait();
+  }
+  bool ReadReadyFile() {
+    std::ifstream file(dir_.File("ready"));
+    for (std::string line; std::getline(file, line);) {
+      const std::pair<std::string, std::string> fact =
+          absl::StrSplit(line, absl::MaxSplits('=', 1));
+      ready_.insert(fact);
+    }
+    return !ready_.empty();
+  }
+  bool MetricsSay(const std::string& line) {
+    return absl::StrContains(HttpGet(metrics_port_, "/metrics"), line);
+  }
+
+  static inline std::unique_ptr<testing::TempDir> model_;
+  testing::TempDir dir_;
+  std::unique_ptr<ChildProcess> worker_;
+  std::map<std::string, std::string> ready_;
+  int metrics_port_ = 0;
+};
+
+TEST_F(WorkerProcessTest, ServesOverTcpAndUnixSocketUntilTerminated) {
+  const std::string socket = "unix:" + dir_.File("worker.sock");
+  Serve({"--listen=127.0.0.1:0", "--listen=" + socket, "--method=int8", "--shard-slice=1/3",
+         "--experts=0-9"});
+  EXPECT_THAT(HttpGet(metrics_port_, "/readyz"), StartsWith("HTTP/1.1 200 "));
+  EXPECT_THAT(ready_["listen"], AllOf(StartsWith("127.0.0.1:"), HasSubstr("," + socket)));
+  for (const std::string& address :
+       std::vector<std::string>(absl::StrSplit(ready_["listen"], ','))) {
+    Client client(address);
+    const WorkerDescription description = client.WaitForDescription();
+    EXPECT_EQ(description.state, WorkerState::kServing);
+    EXPECT_EQ(description.method, "INT8");
+    EXPECT_EQ(description.hidden_size, kHidden);
+    EXPECT_NE(description.epoch, 0u);
+    ASSERT_EQ(description.shards.size(), 1u);
+    EXPECT_EQ(description.shards[0], (ShardSpec{{1, 2, 3}, 0, 10, 1, 3}));
+    const ForwardReply reply = client.Call(5);
+    ATELIER_ASSERT_OK(reply.status);
+    ASSERT_EQ(reply.sums.size(), 1u);
+    EXPECT_EQ(reply.sums[0].data.size(), 5 * kHidden * sizeof(float));
+    EXPECT_EQ(reply.non_finite_tokens, 0);
+  }
+  EXPECT_TRUE(MetricsSay("\natelier_worker_tokens_total 10\n"));
+  EXPECT_TRUE(MetricsSay("\natelier_worker_expert_rows_total 40\n"));
+  worker_->Signal(SIGTERM);
+  EXPECT_EQ(worker_->Wait(), 0) << worker_->Log();
+  EXPECT_FALSE(std::filesystem::exists(dir_.File("ready")));
+  EXPECT_THAT(worker_->Log(), HasSubstr("worker_drained"));
+}
+
+TEST_F(WorkerProcessTest, TerminationLetsCallsInFlightFinish) {
+  Serve({"--listen=127.0.0.1:0", "--cpu-isa=scalar"});
+  Client client(ready_["listen"]);
+  client.WaitForDescription();
+  absl::Notification done;
+  ForwardReply reply;
+  const auto call = client.Send(200, [&](ForwardReply answer) {
+    reply = std::move(answer);
+    done.Notify();
+  });
+  ASSERT_TRUE(WaitUntil([&] { return MetricsSay("\natelier_worker_tokens_total 200\n"); }));
+  worker_->Signal(SIGINT);
+  done.WaitForNotification();
+  ATELIER_EXPECT_OK(reply.status);
+  EXPECT_EQ(worker_->Wait(), 0);
+}
+
+// A batch that takes many seconds: scalar kernels and the largest call.
+class BusyWorkerTest : public WorkerProcessTest {
+ protected:
+  void ServeAndKeepBusy(std::vector<std::string> flags) {
+    flags.insert(flags.end(), {"--listen=127.0.0.1:0", "--cpu-isa=scalar",
+                               "--max-tokens-per-call=200000", "--max-queued-tokens=200000"});
+    Serve(std::move(flags));
+    client_ = std::make_unique<Client>(ready_["listen"]);
+    client_->WaitForDescription();
+    call_ = client_->Send(100000, [](ForwardReply) {});
+    ASSERT_TRUE(WaitUntil([&] { return MetricsSay("\natelier_worker_tokens_total 100000\n"); }));
+  }
+
+  std::unique_ptr<Client> client_;
+  std::unique_ptr<ForwardInFlight> call_;
+};
+
+TEST_F(BusyWorkerTest, SecondSignalEndsItAtOnce) {
+  ServeAndKeepBusy({});
+  worker_->Signal(SIGTERM);
+  ASSERT_TRUE(WaitUntil(
+      [&] { return absl::StrContains(HttpGet(metrics_port_, "/readyz"), "is draining"); }));
+  worker_->Signal(SIGTERM);
+  EXPECT_EQ(worker_->Wait(), 128 + SIGTERM);
+}
+
+TEST_F(BusyWorkerTest, DrainTimeoutBoundsTheEnd) {
+  ServeAndKeepBusy({"--drain-timeout=100ms"});
+  worker_->Signal(SIGTERM);
+  EXPECT_EQ(worker_->Wait(), 0);
+  EXPECT_THAT(worker_->Log(), AllOf(HasSubstr("drain_incomplete"), HasSubstr("1 calls")));
+}
+
+TEST_F(WorkerProcessTest, BadFlagsAreStatus2WithAReason) {
+  for (const auto& [flag, part] :
+       std::vector<std::pair<std::string, std::string>>{{"--threads=x", "--threads=x"},
+                                                        {"--bogus", "unknown flag --bogus"},
+                                                        {"--shard-slice=3/2", "3/2"},
+                                                        {"--listen=0.0.0.0:0", "--insecure"},
+                                                        {"stray", "stray"}}) {
+    EXPECT_EQ(StatusOf({"--model-path=" + model_->path(), flag}), 2) << flag;
+    EXPECT_THAT(worker_->Log(), AllOf(StartsWith("expert-worker: "), HasSubstr(part)));
+  }
+  EXPECT_EQ(StatusOf({}), 2);
+  EXPECT_THAT(worker_->Log(), HasSubstr("--model-path is required"));
+}
+
+TEST_F(WorkerProcessTest, WhatTheModelDoesNotHaveIsStatus1WithAReason) {
+  const std::vector<std::string> common = {"--model-path=" + model_->path(), "--listen=127.0.0.1:0",
+                                           "--metrics-address=127.0.0.1:0"};
+  for (const auto& [flag, part] : std::vector<std::pair<std::string, std::string>>{
+           {"--experts=0-16", "experts 0-16"},
+           {"--shard-slice=12/13", "at most 12 slices"},
+           {"--numa-node=1000", "numa_node=1000"},
+           {"--ready-file=/nonexistent/ready", "/nonexistent/ready"}}) {
+    std::vector<std::string> flags = common;
+    flags.push_back(flag);
+    EXPECT_EQ(StatusOf(flags), 1) << flag;
+    EXPECT_THAT(worker_->Log(), AllOf(HasSubstr("worker_failed"), HasSubstr(part)));
+  }
+}
+
+TEST_F(WorkerProcessTest, ABrokenCheckpointIsStatus1NamingTheFile) {
+  const std::string broken = dir_.File("broken");
+  std::filesystem::copy(model_->path(), broken);
+  const std::string weights = broken + "/model.safetensors";
+  std::filesystem::resize_file(weights, std::filesystem::file_size(weights) - 1);
+  const std::vector<std::string> flags = {"--listen=127.0.0.1:0", "--metrics-address=127.0.0.1:0",
+                                          "--model-path=" + broken};
+  EXPECT_EQ(StatusOf(flags), 1);
+  EXPECT_THAT(worker_->Log(), AllOf(HasSubstr("worker_failed"), HasSubstr("model.safetensors")));
+  std::filesystem::remove(broken + "/config.json");
+  EXPECT_EQ(StatusOf(flags), 1);
+  EXPECT_THAT(worker_->Log(), HasSubstr("config.json"));
+}
+
+TEST_F(WorkerProcessTest, ATakenAddressIsStatus1NamingIt) {
+  Serve({"--listen=127.0.0.1:0"});
+  const std::string log = dir_.File("second.log");
+  const auto second = [&](const std::string& listen, const std::string& metrics) {
+    ChildProcess process({ATELIER_WORKER_BINARY, "--model-path=" + model_->path(),
+                          "--listen=" + listen, "--metrics-address=" + metrics},
+                         log);
+    EXPECT_EQ(process.Wait(), 1);
+    return process.Log();
+  };
+  EXPECT_THAT(second(ready_["listen"], "127.0.0.1:0"),
+              HasSubstr("cannot listen on " + ready_["listen"]));
+  EXPECT_THAT(second("127.0.0.1:0", ready_["metrics"]),
+              HasSubstr("cannot listen on " + ready_["metrics"]));
+}
+
+TEST_F(WorkerProcessTest, ExplainsItselfWithoutAModel) {
+  EXPECT_EQ(StatusOf({"--help"}), 0);
+  EXPECT_THAT(worker_->Log(), AllOf(StartsWith("usage: expert-worker"), HasSubstr("--method")));
+  EXPECT_EQ(StatusOf({"--version"}), 0);
+  EXPECT_THAT(worker_->Log(), StartsWith("expert-worker "));
+  EXPECT_EQ(StatusOf({"--capabilities"}), 0);
+  EXPECT_THAT(worker_->Log(), AllOf(HasSubstr("BF16"), HasSubstr("INT8"), HasSubstr("selected")));
+}
+
+}  // namespace
+}  // namespace atelier
