@@ -20,23 +20,26 @@ namespace {
 
 constexpr auto kPoll = std::chrono::milliseconds(5);
 
-[[noreturn]] void Become(const std::vector<std::string>& arguments, const std::string& log_path) {
-  const int log = ::open(log_path.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0600);
+// Between fork and exec of a process with threads only system calls are safe: everything is
+// prepared before.
+[[noreturn]] void Become(char* const* argv, const char* log_path) {
+  const int log = ::open(log_path, O_WRONLY | O_CREAT | O_TRUNC, 0600);
   ::dup2(log, STDOUT_FILENO);
   ::dup2(log, STDERR_FILENO);
-  std::vector<char*> argv;
-  for (const std::string& argument : arguments) argv.push_back(const_cast<char*>(argument.c_str()));
-  argv.push_back(nullptr);
-  ::execv(argv[0], argv.data());
+  ::execv(argv[0], argv);
   ::_exit(127);
 }
 
 }  // namespace
 
 ChildProcess::ChildProcess(const std::vector<std::string>& arguments, std::string log_path)
-    : log_path_(std::move(log_path)), pid_(::fork()) {
+    : log_path_(std::move(log_path)) {
+  std::vector<char*> argv;
+  for (const std::string& argument : arguments) argv.push_back(const_cast<char*>(argument.c_str()));
+  argv.push_back(nullptr);
+  pid_ = ::fork();
   ATELIER_CHECK(pid_ >= 0);
-  if (pid_ == 0) Become(arguments, log_path_);
+  if (pid_ == 0) Become(argv.data(), log_path_.c_str());
 }
 
 ChildProcess::~ChildProcess() {

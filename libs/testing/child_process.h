@@ -27,7 +27,7 @@ class ChildProcess {
   void Reap(int options);
 
   std::string log_path_;
-  pid_t pid_;
+  pid_t pid_ = -1;
   int status_ = -1;  // as Wait gives it; -1 = running
 };
 
