@@ -1,17 +1,15 @@
 #include "services/gpu-frontend/frontend.h"
 
 #include <array>
-#include <cstdio>
-#include <filesystem>
 #include <fstream>
 #include <iterator>
-#include <system_error>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
 #include "libs/base/endpoint.h"
+#include "libs/base/ready_file.h"
 #include "libs/base/status_macros.h"
 #include "libs/base/version.h"
 #include "services/gpu-frontend/api/sampling_defaults.h"
@@ -127,32 +125,14 @@ absl::Status Frontend::Publish() {
   }
   api_->Serve(std::move(backend));
   Advance(FrontendState::kServing);
-  return WriteReadyFile();
-}
-
-absl::Status Frontend::WriteReadyFile() const {
   if (options_.ready_file.empty()) return absl::OkStatus();
-  const std::string staging = options_.ready_file + ".new";
-  {
-    std::ofstream file(staging, std::ios::trunc);
-    file << "listen=" << address() << "\nmetrics=" << metrics_address() << "\n";
-    file.flush();
-    if (!file.good()) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("--ready-file=", options_.ready_file, ": cannot write ", staging));
-    }
-  }
-  if (std::rename(staging.c_str(), options_.ready_file.c_str()) != 0) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("--ready-file=", options_.ready_file, ": cannot be created"));
-  }
-  return absl::OkStatus();
+  return WriteReadyFile(options_.ready_file,
+                        {{"listen", address()}, {"metrics", metrics_address()}});
 }
 
 void Frontend::Drain(const std::function<bool()>& hurry) {
   if (!Advance(FrontendState::kDraining)) return;
-  std::error_code ignored;
-  if (!options_.ready_file.empty()) std::filesystem::remove(options_.ready_file, ignored);
+  if (!options_.ready_file.empty()) RemoveReadyFile(options_.ready_file);
   api_->Drain();
   absl::Duration grace = absl::ZeroDuration();
   if (model_ != nullptr) {

@@ -59,7 +59,6 @@ class Frontend {
   // Forward only; false when `next` or a later state was reached already.
   bool Advance(FrontendState next);
   absl::StatusOr<ServedModel> DescribeModel() const;
-  absl::Status WriteReadyFile() const;
 
   const FrontendOptions options_;
   const ModelLoader loader_;
