@@ -109,6 +109,10 @@ function(atelier_proto name)
   if(ARG_GRPC)
     target_link_libraries(atelier_${name} PUBLIC gRPC::grpc++)
   endif()
+  if(ATELIER_SANITIZER STREQUAL "thread")
+    # Under TSan protobuf's headers add a member to map fields, which the system's libprotobuf does not have.
+    target_compile_options(atelier_${name} PUBLIC -U__SANITIZE_THREAD__)
+  endif()
 endfunction()
 
 # atelier_isa_sources(target isa files…): adds files compiled with the flags of one instruction set; the

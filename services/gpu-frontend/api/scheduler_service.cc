@@ -5,9 +5,9 @@
 #include <utility>
 
 #include "libs/base/status_macros.h"
+#include "services/gpu-frontend/api/generate_call.h"
 #include "services/gpu-frontend/api/grpc_status.h"
 #include "services/gpu-frontend/api/info_mapping.h"
-#include "services/gpu-frontend/api/request_mapping.h"
 
 namespace atelier {
 namespace {
@@ -16,6 +16,39 @@ namespace wire = ::sglang::grpc::scheduler;
 namespace common = ::smg::grpc::common;
 
 constexpr size_t kTokenizerChunkBytes = size_t{64} << 10;
+
+// gRPC's side of a Generate call; gRPC deletes it through OnDone. Initial metadata leaves with the
+// first message.
+class GenerateReactor final : public grpc::ServerWriteReactor<wire::GenerateResponse>,
+                              public ResponseWriter {
+ public:
+  explicit GenerateReactor(CallCounter& calls) : calls_(calls) { calls_.Enter(); }
+
+  void Start(MappedRequest mapped, Engine& engine) {
+    call_ = std::make_shared<GenerateCall>(mapped, engine, *this);
+    call_->Submit(std::move(mapped.request));
+  }
+  // Instead of Start.
+  void Refuse(const absl::Status& status) { Finish(status); }
+
+  void Write(const wire::GenerateResponse* message) override { StartWrite(message); }
+  void Finish(const absl::Status& status) override {
+    ServerWriteReactor::Finish(ToApiStatus(status));
+  }
+
+  void OnWriteDone(bool ok) override { call_->OnWritten(ok); }
+  void OnCancel() override {
+    if (call_ != nullptr) call_->OnCancelled();
+  }
+  void OnDone() override {
+    calls_.Leave();
+    delete this;
+  }
+
+ private:
+  CallCounter& calls_;
+  std::shared_ptr<GenerateCall> call_;  // also the engine's, until its last event
+};
 
 // Sends an archive in pieces; `archive` is the backend's and outlives the call.
 class TokenizerStream final : public grpc::ServerWriteReactor<common::GetTokenizerChunk> {
@@ -111,18 +144,23 @@ void SchedulerService::LogRequest(const grpc::CallbackServerContext& context,
 
 grpc::ServerWriteReactor<wire::GenerateResponse>* SchedulerService::Generate(
     grpc::CallbackServerContext* context, const wire::GenerateRequest* request) {
+  auto* reactor = new GenerateReactor(calls_);
   const absl::StatusOr<const ApiBackend*> backend = Backend();
-  if (!backend.ok()) return GenerateStream::Refuse(backend.status(), nullptr, calls_);
+  if (!backend.ok()) {
+    reactor->Refuse(backend.status());
+    return reactor;
+  }
   last_request_unix_nanos_.store(absl::ToUnixNanos(clock_.Now()), std::memory_order_relaxed);
-  const ApiBackend& serving = **backend;
-  absl::StatusOr<MappedRequest> mapped = Map(*request, serving.model, stream_interval_);
+  absl::StatusOr<MappedRequest> mapped = Map(*request, (*backend)->model, stream_interval_);
   if (!mapped.ok()) {
     logger_.Debug("request_refused",
                   {Kv("id", request->request_id()), Kv("reason", mapped.status().message())});
-    return GenerateStream::Refuse(mapped.status(), serving.engine, calls_);
+    reactor->Refuse(mapped.status());
+    return reactor;
   }
   LogRequest(*context, *mapped);
-  return GenerateStream::Start(*std::move(mapped), *serving.engine, calls_);
+  reactor->Start(*std::move(mapped), *(*backend)->engine);
+  return reactor;
 }
 
 grpc::ServerUnaryReactor* SchedulerService::Abort(grpc::CallbackServerContext* context,

@@ -9,7 +9,8 @@
 #include "libs/base/log.h"
 #include "proto/compat/sglang_scheduler.grpc.pb.h"
 #include "services/gpu-frontend/api/api_server.h"
-#include "services/gpu-frontend/api/generate_stream.h"
+#include "services/gpu-frontend/api/call_counter.h"
+#include "services/gpu-frontend/api/request_mapping.h"
 
 namespace atelier {
 
