@@ -1,41 +1,35 @@
 #include "libs/device/cpu/cpu_threads.h"
 
-#include <algorithm>
-
-#include "tbb/blocked_range.h"
-#include "tbb/global_control.h"
-#include "tbb/parallel_for.h"
-#include "tbb/task_arena.h"
+#include <atomic>
 
 namespace atelier {
+namespace {
 
-struct CpuThreads::Arena {
-  // oneTBB refuses more threads than CPUs unless told otherwise. The smallest limit in the process
-  // holds, so it is never lowered here.
-  explicit Arena(int num_threads)
-      : limit(tbb::global_control::max_allowed_parallelism,
-              std::max(
-                  tbb::global_control::active_value(tbb::global_control::max_allowed_parallelism),
-                  static_cast<size_t>(num_threads))),
-        arena(num_threads) {}
-  tbb::global_control limit;
-  tbb::task_arena arena;
+// One ParallelFor. TBB orders its start before the pieces and the pieces before its end; the
+// atomics say so again to ThreadSanitizer, which does not see inside TBB.
+struct Loop {
+  const std::function<void(int64_t, int64_t)>& body;
+  std::atomic<bool> started{false};
+  std::atomic<int64_t> finished_pieces{0};
 };
 
-CpuThreads::CpuThreads(int num_threads)
-    : num_threads_(num_threads), arena_(std::make_unique<Arena>(num_threads)) {}
-CpuThreads::~CpuThreads() = default;
+void RunPiece(void* context, int64_t begin, int64_t end) {
+  Loop& loop = *static_cast<Loop*>(context);
+  (void)loop.started.load(std::memory_order_acquire);  // pairs with the store in ParallelFor
+  loop.body(begin, end);
+  loop.finished_pieces.fetch_add(1, std::memory_order_release);  // pairs with the load there
+}
+
+}  // namespace
 
 void CpuThreads::ParallelFor(int64_t count, int64_t grain,
                              const std::function<void(int64_t, int64_t)>& body) const {
   if (count <= 0) return;
   if (num_threads_ == 1 || count <= grain) return body(0, count);
-  arena_->arena.execute([&] {
-    tbb::parallel_for(
-        tbb::blocked_range<int64_t>(0, count, static_cast<size_t>(grain)),
-        [&](const tbb::blocked_range<int64_t>& range) { body(range.begin(), range.end()); },
-        tbb::simple_partitioner());
-  });
+  Loop loop{body};
+  loop.started.store(true, std::memory_order_release);
+  arena_.ParallelFor(count, grain, RunPiece, &loop);
+  (void)loop.finished_pieces.load(std::memory_order_acquire);
 }
 
 }  // namespace atelier

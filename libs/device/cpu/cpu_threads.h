@@ -2,15 +2,15 @@
 
 #include <cstdint>
 #include <functional>
-#include <memory>
+
+#include "libs/device/cpu/tbb_arena.h"
 
 namespace atelier {
 
-// The threads of a CPU device: a oneTBB arena of its own. Thread-safe.
+// The threads of a CPU device. Thread-safe.
 class CpuThreads {
  public:
-  explicit CpuThreads(int num_threads);
-  ~CpuThreads();
+  explicit CpuThreads(int num_threads) : num_threads_(num_threads), arena_(num_threads) {}
 
   int num_threads() const { return num_threads_; }
   // body(begin, end) over [0, count) in pieces of about `grain`; at once on this thread when there
@@ -19,9 +19,8 @@ class CpuThreads {
                    const std::function<void(int64_t, int64_t)>& body) const;
 
  private:
-  struct Arena;
   int num_threads_;
-  std::unique_ptr<Arena> arena_;
+  TbbArena arena_;
 };
 
 }  // namespace atelier
