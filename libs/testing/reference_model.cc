@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <map>
 #include <string>
 #include <utility>
 
@@ -40,7 +41,7 @@ struct RouterValues {
   std::vector<double> choices;
 };
 
-RouterValues Values(const MoeConfig& moe, const Vector& logits, const Vector& bias) {
+RouterValues Values(const MoeConfig& moe, const Vector& logits, absl::Span<const float> bias) {
   RouterValues values;
   double total = 0;
   const double max = *std::max_element(logits.begin(), logits.end());
@@ -87,7 +88,7 @@ class Model {
 
   Vector Logits(absl::Span<const int32_t> tokens) {
     const size_t hidden = static_cast<size_t>(config_.hidden_size);
-    const Vector embedding = Load("model.embed_tokens.weight");
+    const Vector& embedding = Load("model.embed_tokens.weight");
     Rows x;
     for (int32_t token : tokens) {
       const auto begin =
@@ -99,7 +100,7 @@ class Model {
       Add(x, FeedForward(layer, Normed(x, absl::StrCat(LayerPrefix(layer),
                                                        "post_attention_layernorm.weight"))));
     }
-    const Vector head = config_.tie_word_embeddings ? embedding : Load("lm_head.weight");
+    const Vector& head = config_.tie_word_embeddings ? embedding : Load("lm_head.weight");
     Vector logits;
     for (const Vector& row : Normed(x, "model.norm.weight")) {
       const Vector of_row = reference::MatVec(head, row);
@@ -109,17 +110,23 @@ class Model {
   }
 
  private:
-  Vector Load(const std::string& name) const {
+  // Every tensor is read for every token: its floats are kept, by where its bytes are.
+  const Vector& Kept(const TensorView& tensor) {
+    const auto [entry, is_new] = floats_.try_emplace(tensor.data.data());
+    if (is_new) entry->second = Floats(tensor);
+    return entry->second;
+  }
+  const Vector& Load(const std::string& name) {
     const auto tensor = checkpoint_.Find(name);
     ATELIER_CHECK(tensor.ok());
-    return Floats(*tensor);
+    return Kept(*tensor);
   }
-  Vector LoadIf(bool wanted, const std::string& name) const {
-    return wanted ? Load(name) : Vector();
+  absl::Span<const float> LoadIf(bool wanted, const std::string& name) {
+    return wanted ? absl::MakeConstSpan(Load(name)) : absl::Span<const float>();
   }
 
-  Rows Normed(const Rows& x, const std::string& weight_name) const {
-    const Vector weight = Load(weight_name);
+  Rows Normed(const Rows& x, const std::string& weight_name) {
+    const Vector& weight = Load(weight_name);
     Rows normed;
     for (const Vector& row : x)
       normed.push_back(reference::RmsNorm(row, weight, config_.rms_norm_eps));
@@ -134,11 +141,12 @@ class Model {
 
   // One of q, k, v for all tokens: projection, optional norm per head, optional rotation. [T *
   // heads * head_dim]
-  Vector Project(const std::string& prefix, const Rows& x, bool normed, bool rotated) const {
+  Vector Project(const std::string& prefix, const Rows& x, bool normed, bool rotated) {
     const AttentionConfig& shape = config_.attention;
-    const Vector weight = Load(absl::StrCat(prefix, "_proj.weight"));
-    const Vector bias = LoadIf(shape.qkv_bias, absl::StrCat(prefix, "_proj.bias"));
-    const Vector norm = LoadIf(normed && shape.qk_norm, absl::StrCat(prefix, "_norm.weight"));
+    const Vector& weight = Load(absl::StrCat(prefix, "_proj.weight"));
+    const absl::Span<const float> bias = LoadIf(shape.qkv_bias, absl::StrCat(prefix, "_proj.bias"));
+    const absl::Span<const float> norm =
+        LoadIf(normed && shape.qk_norm, absl::StrCat(prefix, "_norm.weight"));
     const size_t head_dim = static_cast<size_t>(shape.head_dim);
     Vector all;
     for (size_t t = 0; t < x.size(); ++t) {
@@ -157,14 +165,15 @@ class Model {
     return all;
   }
 
-  Rows Attend(int layer, const Rows& x) const {
+  Rows Attend(int layer, const Rows& x) {
     const std::string prefix = absl::StrCat(LayerPrefix(layer), "self_attn.");
     const Vector q = Project(absl::StrCat(prefix, "q"), x, true, true);
     const Vector k = Project(absl::StrCat(prefix, "k"), x, true, true);
     const Vector v = Project(absl::StrCat(prefix, "v"), x, false, false);
     const Vector attended = reference::Attention(config_.attention, q, k, v);
-    const Vector weight = Load(absl::StrCat(prefix, "o_proj.weight"));
-    const Vector bias = LoadIf(config_.attention.output_bias, absl::StrCat(prefix, "o_proj.bias"));
+    const Vector& weight = Load(absl::StrCat(prefix, "o_proj.weight"));
+    const absl::Span<const float> bias =
+        LoadIf(config_.attention.output_bias, absl::StrCat(prefix, "o_proj.bias"));
     const size_t width = attended.size() / x.size();
     Rows out;
     for (size_t t = 0; t < x.size(); ++t) {
@@ -174,28 +183,27 @@ class Model {
     return out;
   }
 
-  Vector Ffn(const std::string& prefix, const Vector& x) const {
-    const Vector gate = Load(absl::StrCat(prefix, "gate_proj.weight"));
-    const Vector up = Load(absl::StrCat(prefix, "up_proj.weight"));
-    const Vector down = Load(absl::StrCat(prefix, "down_proj.weight"));
+  Vector Ffn(const std::string& prefix, const Vector& x) {
+    const Vector& gate = Load(absl::StrCat(prefix, "gate_proj.weight"));
+    const Vector& up = Load(absl::StrCat(prefix, "up_proj.weight"));
+    const Vector& down = Load(absl::StrCat(prefix, "down_proj.weight"));
     return reference::SwiGluFfn({gate, up, down}, x);
   }
 
-  Vector Routed(int layer, const Vector& x, const reference::RouterChoice& choice) const {
+  Vector Routed(int layer, const Vector& x, const reference::RouterChoice& choice) {
     Vector sum(x.size());
     for (size_t i = 0; i < choice.experts.size(); ++i) {
       const auto tensors = FindExpert(checkpoint_, layer, choice.experts[i]);
       ATELIER_CHECK(tensors.ok());
-      const Vector gate = Floats(tensors->gate), up = Floats(tensors->up),
-                   down = Floats(tensors->down);
-      const Vector y = reference::SwiGluFfn({gate, up, down}, x);
+      const Vector y =
+          reference::SwiGluFfn({Kept(tensors->gate), Kept(tensors->up), Kept(tensors->down)}, x);
       for (size_t j = 0; j < sum.size(); ++j) sum[j] += choice.weights[i] * y[j];
     }
     return sum;
   }
 
   reference::RouterChoice Choose(int layer, size_t token, const Vector& logits,
-                                 const Vector& bias) {
+                                 absl::Span<const float> bias) {
     const reference::RouterChoice own = reference::Route(config_.moe, logits, bias);
     if (!chosen_) return own;
     const RouterValues values = Values(config_.moe, logits, bias);
@@ -213,8 +221,8 @@ class Model {
       for (const Vector& row : x) out.push_back(Ffn(prefix, row));
       return out;
     }
-    const Vector router = Load(absl::StrCat(prefix, "gate.weight"));
-    const Vector bias =
+    const Vector& router = Load(absl::StrCat(prefix, "gate.weight"));
+    const absl::Span<const float> bias =
         LoadIf(config_.moe.correction_bias, absl::StrCat(prefix, "gate.e_score_correction_bias"));
     for (size_t t = 0; t < x.size(); ++t) {
       const Vector& row = x[t];
@@ -231,6 +239,7 @@ class Model {
   const Checkpoint& checkpoint_;
   const ModelConfig& config_;
   ChosenExperts chosen_;
+  std::map<const uint8_t*, Vector> floats_;
   double worst_choice_ = 0;
 };
 
