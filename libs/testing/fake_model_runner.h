@@ -1,5 +1,6 @@
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <set>
@@ -36,6 +37,10 @@ class FakeModelRunner final : public ModelRunner {
         slots_(static_cast<size_t>(options.num_blocks) * static_cast<size_t>(options.block_size)) {}
 
   void set_before_step(Hook hook) { before_step_ = std::move(hook); }
+  void SetInterrupt(std::function<bool()> interrupted) override {
+    interrupted_ = std::move(interrupted);
+  }
+  int num_interrupted() const { return num_interrupted_; }
 
   int vocab_size() const override { return options_.vocab_size; }
   int max_context() const override { return options_.max_context; }
@@ -54,7 +59,11 @@ class FakeModelRunner final : public ModelRunner {
   }
 
   absl::Status Step(absl::Span<const SequenceStep> steps, absl::Span<float> logits) override {
-    const absl::Status verdict = before_step_ ? before_step_(steps) : absl::OkStatus();
+    absl::Status verdict = before_step_ ? before_step_(steps) : absl::OkStatus();
+    if (verdict.ok() && interrupted_ && interrupted_()) {
+      ++num_interrupted_;
+      verdict = absl::CancelledError("interrupted");
+    }
     std::set<size_t> written;
     for (const SequenceStep& step : steps) {
       if (absl::Status s = Write(step, !verdict.ok(), written); !s.ok()) return s;
@@ -135,6 +144,8 @@ class FakeModelRunner final : public ModelRunner {
   const FakeModelOptions options_;
   std::vector<Slot> slots_;
   Hook before_step_;
+  std::function<bool()> interrupted_;
+  std::atomic<int> num_interrupted_ = 0;
 };
 
 }  // namespace atelier::testing

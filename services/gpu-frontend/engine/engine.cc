@@ -31,6 +31,7 @@ class ThreadedEngine final : public Engine {
   ThreadedEngine(const EngineOptions& options, ModelRunner& runner, Clock& clock,
                  const Logger& logger, FrontendMetrics& metrics)
       : options_(options),
+        runner_(runner),
         clock_(clock),
         metrics_(metrics),
         core_(options, runner, clock, logger, metrics,
@@ -62,6 +63,7 @@ class ThreadedEngine final : public Engine {
 
  private:
   void Run();
+  bool StepIsUnwanted();
   Inbox NextInbox(bool has_work);
   void Serve(Inbox inbox);
   void Publish(int num_generated);
@@ -71,6 +73,7 @@ class ThreadedEngine final : public Engine {
   }
 
   const EngineOptions options_;
+  ModelRunner& runner_;
   Clock& clock_;
   FrontendMetrics& metrics_;
   EngineCore core_;
@@ -166,7 +169,13 @@ void ThreadedEngine::Serve(Inbox inbox) {
   }
 }
 
+bool ThreadedEngine::StepIsUnwanted() {
+  absl::MutexLock lock(&mutex_);
+  return !inbox_.aborts.empty() && core_.Interrupt(inbox_.aborts);
+}
+
 void ThreadedEngine::Run() {
+  runner_.SetInterrupt([this] { return StepIsUnwanted(); });
   while (true) {
     Inbox inbox = NextInbox(!core_.empty());
     const bool stop = inbox.stop;
@@ -176,6 +185,7 @@ void ThreadedEngine::Run() {
     Publish(0);
     if (!core_.empty()) Publish(core_.RunStep());
   }
+  runner_.SetInterrupt(nullptr);
   core_.FailAll(absl::UnavailableError("the frontend is shutting down"));
   Publish(0);
 }

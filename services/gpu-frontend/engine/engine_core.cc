@@ -147,7 +147,9 @@ void EngineCore::PlanStep() {
 int EngineCore::RunStep() {
   const StepPlan plan = std::exchange(plan_, {});
   const absl::Span<float> logits = Prepare(plan);
+  interrupted_ = false;
   if (const absl::Status status = runner_.Step(steps_, logits); !status.ok()) {
+    if (interrupted_ && absl::IsCancelled(status)) return 0;
     logger_.Warning("step_failed",
                     {Kv("sequences", plan.chunks.size()), Kv("status", status.ToString())});
     for (const StepChunk& chunk : plan.chunks) {
@@ -172,6 +174,13 @@ int EngineCore::RunStep() {
   return num_generated;
 }
 
+bool EngineCore::Interrupt(const std::vector<std::string>& aborted) {
+  interrupted_ = std::all_of(computing_.begin(), computing_.end(), [&](const Request* r) {
+    return std::find(aborted.begin(), aborted.end(), r->request.id) != aborted.end();
+  });
+  return interrupted_;
+}
+
 void EngineCore::RecordAdmissions(const StepPlan& plan) {
   metrics_.preemptions.Increment(plan.num_preempted);
   for (Sequence* s : plan.admitted) {
@@ -190,9 +199,11 @@ void EngineCore::RecordAdmissions(const StepPlan& plan) {
 
 absl::Span<float> EngineCore::Prepare(const StepPlan& plan) {
   steps_.clear();
+  computing_.clear();
   size_t num_rows = 0;
   int num_tokens = 0;
   for (const StepChunk& chunk : plan.chunks) {
+    computing_.push_back(&RequestOf(*chunk.sequence));
     SequenceStep step;
     step.tokens = absl::MakeConstSpan(chunk.sequence->tokens)
                       .subspan(static_cast<size_t>(chunk.start), static_cast<size_t>(chunk.count));

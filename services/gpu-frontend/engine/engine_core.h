@@ -42,9 +42,12 @@ class EngineCore {
   // Chooses what the next step computes; Load() and num_queued() tell it already. Nothing but
   // RunStep may follow. REQUIRES: !empty().
   void PlanStep();
-  // Computes it. An error of the model ends the requests of that step. Returns the number of tokens
-  // generated.
+  // Computes it. An error of the model ends the requests of that step, but for an interruption that
+  // Interrupt() allowed: then nothing of the step counts. Returns the number of tokens generated.
   int RunStep();
+  // While RunStep computes, on its thread: whether nobody wants its result, as all its requests are
+  // among `aborted`. Whoever else shares the step would lose work, so for them it goes on.
+  bool Interrupt(const std::vector<std::string>& aborted);
   void FailAll(const absl::Status& status);
   bool FlushCache();
 
@@ -101,6 +104,8 @@ class EngineCore {
   int64_t num_prompt_tokens_ = 0;
   int64_t num_cached_tokens_ = 0;
   std::vector<SequenceStep> steps_;
+  std::vector<const Request*> computing_;  // the requests of `steps_`
+  bool interrupted_ = false;               // the step under way is being given up
   std::vector<float> logits_;
 };
 

@@ -184,6 +184,37 @@ TEST_F(EngineTest, RefusesMoreThanTheQueueHolds) {
   second->WaitUntilEnded();
 }
 
+TEST_F(EngineTest, AStepThatNobodyWaitsForIsGivenUp) {
+  Start();
+  gate_->Close();
+  const auto gone = Submit(Greedy("gone", std::vector<int32_t>(200, 1), 50));
+  gate_->WaitForStep(1);
+  EXPECT_TRUE(engine_->Abort("gone"));
+  gate_->Open();
+  gone->WaitUntilEnded();
+  EXPECT_EQ(gone->sequence().last.finish, FinishReason::kAbort);
+  EXPECT_EQ(gone->sequence().tokens.size(), 0u);
+  EXPECT_EQ(runner_->num_interrupted(), 1);
+}
+
+TEST_F(EngineTest, AStepThatSomebodyElseNeedsGoesOn) {
+  Start();
+  const GenerateRequest request = Greedy("kept", {1, 2, 3}, 10);
+  gate_->Close();
+  const auto kept = Submit(request);
+  gate_->WaitForStep(1);
+  const auto gone = Submit(Greedy("gone", std::vector<int32_t>(40, 1), 100));
+  gate_->PassOne();
+  gate_->WaitForStep(2);
+  EXPECT_TRUE(engine_->Abort("gone"));
+  gate_->Open();
+  kept->WaitUntilEnded();
+  EXPECT_EQ(runner_->num_interrupted(), 0);
+  const RequestLimits limits{64, 256, 256, 0};
+  EXPECT_EQ(kept->sequence().tokens,
+            testing::GenerateAlone(*runner_, request, 0, {}, limits).tokens);
+}
+
 TEST_F(EngineTest, TheStepAfterAnAbortDoesNotHoldTheRequest) {
   Start();
   gate_->Close();

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -36,6 +37,11 @@ class ModelRunner {
   // step counts: the engine may retry or end the requests; the KV blocks of earlier tokens stay
   // valid.
   virtual absl::Status Step(absl::Span<const SequenceStep> steps, absl::Span<float> logits) = 0;
+
+  // `interrupted` is asked on Step's thread between parts of the work that take milliseconds
+  // (layers); once it says true, Step gives up with CANCELLED, as after any other error. Null =
+  // never asked. A runner whose steps are short may ignore it.
+  virtual void SetInterrupt(std::function<bool()> /*interrupted*/) {}
 };
 
 }  // namespace atelier

@@ -67,6 +67,9 @@ class DeviceGraph final : public ModelGraph {
   int max_context() const override { return parts_.max_context; }
   int block_size() const override { return parts_.options.block_size; }
   int num_blocks() const override { return parts_.cache->num_blocks(); }
+  void SetInterrupt(std::function<bool()> interrupted) override {
+    interrupted_ = std::move(interrupted);
+  }
 
   absl::Status Step(absl::Span<const SequenceStep> steps, absl::Span<float> logits) override {
     const StepBatch batch =
@@ -96,6 +99,7 @@ class DeviceGraph final : public ModelGraph {
 
   absl::Status RunLayers(const LayerContext& context) {
     for (int layer = 0; layer < context.config.num_layers; ++layer) {
+      if (interrupted_ && interrupted_()) return absl::CancelledError("nobody waits for this step");
       const LayerWeights& weights = parts_.weights.layers[static_cast<size_t>(layer)];
       {
         StageTimer timer(stages_.attention, clock_);
@@ -138,6 +142,7 @@ class DeviceGraph final : public ModelGraph {
   StageHistograms stages_;
   std::unique_ptr<DeviceStream> stream_;
   MoeBlock moe_;
+  std::function<bool()> interrupted_;
 };
 
 }  // namespace

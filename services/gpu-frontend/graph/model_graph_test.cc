@@ -271,6 +271,22 @@ TEST_F(ModelGraphTest, LostExpertsFailTheStepAndNothingElse) {
                          expected.end() - static_cast<std::ptrdiff_t>(logits.size())));
 }
 
+TEST_F(ModelGraphTest, GivesUpBetweenLayersWhenInterruptedAndWorksAfterwards) {
+  Runner runner(*checkpoint_, {.mode = CpuDeviceOptions::Mode::kDeferred});
+  Sequence sequence(RandomTokens(20, 14), 0);
+  const std::vector<float> expected = ChunkedLogits(runner.graph(), sequence, 20);
+  sequence.Rewind();
+  int asked = 0;
+  runner.graph().SetInterrupt([&] { return ++asked == 3; });
+  std::vector<float> logits(expected.size());
+  EXPECT_THAT(runner.graph().Step({sequence.Next(20)}, absl::MakeSpan(logits)),
+              StatusIs(absl::StatusCode::kCancelled, HasSubstr("nobody")));
+  EXPECT_EQ(asked, 3);
+  runner.graph().SetInterrupt(nullptr);
+  sequence.Rewind();
+  EXPECT_EQ(ChunkedLogits(runner.graph(), sequence, 20), expected);
+}
+
 TEST_F(ModelGraphTest, ContextIsWhatModelAndCacheAllow) {
   GraphOptions options;
   options.kv_cache_bytes = 100 * 16 * 4 * 2 * 2 * 64 * 2;  // 100 blocks of this model
