@@ -4,8 +4,7 @@ include(CheckCXXCompilerFlag)
 
 add_library(atelier_warnings INTERFACE)
 add_library(atelier::warnings ALIAS atelier_warnings)
-# g++ 12 at -O3 sees overlaps in std::string's operator+ that are not there (GCC bug 105651): no -Wrestrict.
-target_compile_options(atelier_warnings INTERFACE -Wall -Wextra -Wconversion $<$<CXX_COMPILER_ID:GNU>:-Wno-restrict>
+target_compile_options(atelier_warnings INTERFACE -Wall -Wextra -Wconversion
   $<$<BOOL:${ATELIER_WERROR}>:-Werror>)
 
 add_library(atelier_options INTERFACE)

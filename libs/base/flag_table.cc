@@ -78,13 +78,26 @@ std::string NormalizedName(absl::string_view name) {
   return result;
 }
 
+// Digits with at most a sign before and one dot among them: Abseil's readers also take blanks, hex
+// and exponents, which nobody types into a flag on purpose.
+bool IsPlainNumber(absl::string_view text) {
+  if (!text.empty() && text[0] == '-') text.remove_prefix(1);
+  int dots = 0;
+  for (const char c : text) {
+    dots += c == '.' ? 1 : 0;
+    if (c != '.' && !absl::ascii_isdigit(static_cast<unsigned char>(c))) return false;
+  }
+  return !text.empty() && dots <= 1 && text[0] != '.';
+}
+
 template <typename T>
 FlagSpec AnyIntFlag(std::string name, std::string help, IntRange range, T* target) {
   help = WithDefault(std::move(help), absl::StrCat(*target));
   return {std::move(name), "N", std::move(help),
           [range, target](absl::string_view text) -> absl::Status {
             T value = 0;
-            if (!absl::SimpleAtoi(text, &value) || value < range.min || value > range.max) {
+            if (!IsPlainNumber(text) || !absl::SimpleAtoi(text, &value) || value < range.min ||
+                value > range.max) {
               return absl::InvalidArgumentError(
                   absl::StrCat("must be a whole number from ", range.min, " to ", range.max));
             }
@@ -114,14 +127,14 @@ absl::StatusOr<int64_t> ParseBytes(absl::string_view text) {
       break;
     }
   }
-  int64_t whole = 0;
-  if (unit == 1 && absl::SimpleAtoi(number, &whole)) {
-    return whole >= 0 ? absl::StatusOr<int64_t>(whole) : invalid;
+  number = absl::StripTrailingAsciiWhitespace(number);
+  if (!IsPlainNumber(number) || number[0] == '-') return invalid;
+  if (unit == 1) {
+    int64_t whole = 0;
+    return absl::SimpleAtoi(number, &whole) ? absl::StatusOr<int64_t>(whole) : invalid;
   }
   double value = 0;
-  if (number.empty() || !(absl::ascii_isdigit(static_cast<unsigned char>(number[0]))))
-    return invalid;
-  if (!absl::SimpleAtod(absl::StripTrailingAsciiWhitespace(number), &value)) return invalid;
+  if (!absl::SimpleAtod(number, &value)) return invalid;
   const double bytes = value * unit;
   if (!std::isfinite(bytes) || bytes >= 0x1p62) return invalid;
   return static_cast<int64_t>(bytes);

@@ -76,6 +76,7 @@ TEST(FlagTable, ErrorsNameFlagValueAndWhatIsValid) {
   EXPECT_THAT(ErrorOf({"--port=70000"}),
               HasSubstr("--port=70000: must be a whole number from 0 to 65535"));
   EXPECT_THAT(ErrorOf({"--port=1x"}), HasSubstr("--port=1x"));
+  EXPECT_THAT(ErrorOf({"--port= 5"}), HasSubstr("must be a whole number"));
   EXPECT_THAT(ErrorOf({"--cpu-isa=amx9"}), HasSubstr("must be one of auto, scalar, avx2"));
   EXPECT_THAT(ErrorOf({"--workers=a:1,,b:2"}), HasSubstr("without empty elements"));
   EXPECT_THAT(ErrorOf({"--worker-timeout=10"}), HasSubstr("--worker-timeout=10: must be a time"));
@@ -109,7 +110,8 @@ TEST(ParseBytes, ReadsUnitsAndRefusesTheRest) {
   EXPECT_EQ(ParseBytes("9007199254740993").value(), 9007199254740993);
   EXPECT_EQ(ParseBytes("2GB").value(), 2000000000);
   EXPECT_EQ(ParseBytes("0.5TiB").value(), int64_t{1} << 39);
-  for (const char* bad : {"", "-1", "GiB", "1e400GiB", "nanGiB", "1 GiB x", "9999999TiB"}) {
+  for (const char* bad : {"", "-1", "GiB", "1e400GiB", "nanGiB", "1 GiB x", "9999999TiB", "0x10",
+                          "1e3", "1.5", " 1", "1.2.3GiB", ".5GiB"}) {
     EXPECT_FALSE(ParseBytes(bad).ok()) << bad;
   }
 }

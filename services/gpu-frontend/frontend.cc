@@ -120,6 +120,11 @@ absl::Status Frontend::Publish() {
   ATELIER_ASSIGN_OR_RETURN(backend.model, DescribeModel());
   backend.tokenizer = PackTokenizer(options_.tokenizer_path);
   if (!backend.tokenizer.ok()) {
+    // A folder that somebody named is meant; a checkpoint may come without a tokenizer.
+    if (options_.tokenizer_path != options_.model_path) {
+      return absl::InvalidArgumentError(absl::StrCat("--tokenizer-path=", options_.tokenizer_path,
+                                                     ": ", backend.tokenizer.status().message()));
+    }
     logger_.Warning("no_tokenizer", {Kv("reason", backend.tokenizer.status().message()),
                                      Kv("effect", "a gateway needs its own --tokenizer-path")});
   }

@@ -89,7 +89,7 @@ void FillModelInfo(const ServedModel& model, wire::GetModelInfoResponse* respons
   for (const int64_t id : config.eos_token_ids) response->add_eos_token_ids(Capped(id));
   response->set_pad_token_id(Capped(config.pad_token_id));
   response->set_bos_token_id(Capped(config.bos_token_id));
-  response->set_max_req_input_len(model.max_context);
+  response->set_max_req_input_len(model.max_context - 1);  // room for one new token
   response->set_default_sampling_params_json(model.default_sampling_params_json);
 }
 

@@ -38,7 +38,7 @@ TEST(ModelInfo, NamesWhatTheGatewayReads) {
   EXPECT_EQ(info.served_model_name(), "m");
   EXPECT_TRUE(info.is_generation());
   EXPECT_EQ(info.max_context_length(), 8192);
-  EXPECT_EQ(info.max_req_input_len(), 8192);
+  EXPECT_EQ(info.max_req_input_len(), 8191);
   EXPECT_EQ(info.vocab_size(), 49152);
   EXPECT_THAT(info.architectures(), ElementsAre("SomeMoeForCausalLM"));
   EXPECT_THAT(info.eos_token_ids(), ElementsAre(2, 7));

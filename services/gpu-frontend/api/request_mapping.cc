@@ -92,6 +92,9 @@ absl::StatusOr<std::vector<int32_t>> MapTokenIds(
 
 absl::StatusOr<std::vector<int32_t>> MapPrompt(const wire::GenerateRequest& request,
                                                const MappingLimits& limits) {
+  if (!request.has_tokenized()) {
+    return Invalid("tokenized is missing: token ids are what this service takes");
+  }
   if (request.tokenized().input_ids_size() > 0) {
     return MapTokenIds("tokenized.input_ids", request.tokenized().input_ids());
   }

@@ -154,6 +154,9 @@ TEST(RequestMapping, EmptyPromptStartsFromTheBeginningOfSequence) {
   no_bos.bos_token_id = -1;
   EXPECT_THAT(MapGenerateRequest(request, no_bos),
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("input_ids is empty")));
+  request.clear_tokenized();
+  EXPECT_THAT(MapGenerateRequest(request, Limits()),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("tokenized is missing")));
 }
 
 TEST(RequestMapping, LogprobsOfThePromptOnlyWhenAsked) {
