@@ -5,7 +5,6 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "libs/base/checked_math.h"
-#include "libs/base/flag_names.h"
 #include "libs/base/float16.h"
 #include "libs/base/log.h"
 #include "libs/base/progress.h"
@@ -13,7 +12,6 @@
 namespace atelier {
 namespace {
 
-using ::testing::ElementsAre;
 using ::testing::EndsWith;
 using ::testing::HasSubstr;
 
@@ -21,13 +19,6 @@ TEST(CheckedMath, RefusesWhatDoesNotFit) {
   EXPECT_EQ(CheckedMul<uint64_t>(1u << 20, 1u << 20), uint64_t{1} << 40);
   EXPECT_EQ(CheckedMul<uint64_t>(uint64_t{1} << 40, uint64_t{1} << 40), std::nullopt);
   EXPECT_EQ(CheckedAdd<int32_t>(std::numeric_limits<int32_t>::max(), 1), std::nullopt);
-}
-
-TEST(FlagNames, TurnsDashesOnlyInsideNames) {
-  const char* argv[] = {"my-prog", "--cpu-isa=avx2-x", "-v", "plain-word", "--", "--not-a-flag"};
-  EXPECT_THAT(NormalizeFlagNames(6, argv),
-              ElementsAre("my-prog", "--cpu_isa=avx2-x", "-v", "plain-word", "--", "--not-a-flag"));
-  EXPECT_EQ(FlagForUsers("cpu_isa"), "--cpu-isa");
 }
 
 TEST(Float16, BFloat16RoundsToNearestEven) {

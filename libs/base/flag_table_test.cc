@@ -5,6 +5,7 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "libs/base/command_line.h"
 
 namespace atelier {
 namespace {
@@ -103,6 +104,20 @@ TEST(FlagTable, HelpAndVersionEndParsing) {
   EXPECT_THAT(table.Help(),
               AllOf(HasSubstr("--cpu-isa=auto|scalar|avx2\n"), HasSubstr("Budget. Default: 1 GiB."),
                     HasSubstr("Of one call. Default: 10s."), HasSubstr("--insecure\n")));
+}
+
+TEST(AnswerCommandLine, HelpIsZeroBadFlagsAreTwoAndTheRestGoesOn) {
+  Values values;
+  const FlagTable table = TableFor(&values);
+  const auto answer = [&](const char* flag, const absl::Status& valid) {
+    const char* argv[] = {"program", flag};
+    return AnswerCommandLine("program", table, 2, argv, [&] { return valid; });
+  };
+  EXPECT_EQ(answer("--help", absl::OkStatus()), 0);
+  EXPECT_EQ(answer("--version", absl::OkStatus()), 0);
+  EXPECT_EQ(answer("--port=1", absl::OkStatus()), std::nullopt);
+  EXPECT_EQ(answer("--port=x", absl::OkStatus()), 2);
+  EXPECT_EQ(answer("--port=1", absl::InvalidArgumentError("no")), 2);
 }
 
 TEST(ParseBytes, ReadsUnitsAndRefusesTheRest) {

@@ -1,7 +1,7 @@
 #include <iostream>
 
+#include "libs/base/command_line.h"
 #include "libs/base/termination.h"
-#include "libs/base/version.h"
 #include "libs/kernels/cpu_features.h"
 #include "libs/kernels/kernel_table.h"
 #include "services/expert-worker/flags.h"
@@ -28,19 +28,9 @@ int main(int argc, char** argv) {
   atelier::TerminationSignals signals;
   atelier::WorkerOptions options;
   const atelier::FlagTable flags = atelier::WorkerFlags(&options);
-  const auto command = flags.Parse(argc, argv);
-  if (command.ok() && *command == atelier::CommandLine::kHelp) {
-    std::cout << flags.Help();
-    return 0;
-  }
-  if (command.ok() && *command == atelier::CommandLine::kVersion) {
-    std::cout << "expert-worker " << atelier::Version() << "\n";
-    return 0;
-  }
-  const absl::Status valid = command.ok() ? options.Validate() : command.status();
-  if (!valid.ok()) {
-    std::cerr << "expert-worker: " << valid.message() << "\n";
-    return 2;
+  if (const auto status = atelier::AnswerCommandLine("expert-worker", flags, argc, argv,
+                                                     [&] { return options.Validate(); })) {
+    return *status;
   }
   return options.capabilities ? atelier::PrintCapabilities(options)
                               : atelier::RunWorker(options, signals);

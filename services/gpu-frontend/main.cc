@@ -1,12 +1,11 @@
 #include <cstdlib>
-#include <iostream>
 #include <memory>
 #include <thread>
 
 #include "libs/base/clock.h"
+#include "libs/base/command_line.h"
 #include "libs/base/log.h"
 #include "libs/base/termination.h"
-#include "libs/base/version.h"
 #include "services/gpu-frontend/flags.h"
 #include "services/gpu-frontend/frontend.h"
 #include "services/gpu-frontend/model_stack.h"
@@ -45,19 +44,9 @@ int main(int argc, char** argv) {
   atelier::TerminationSignals signals;
   atelier::FrontendOptions options;
   const atelier::FlagTable flags = atelier::FrontendFlags(&options);
-  const auto command = flags.Parse(argc, argv);
-  if (command.ok() && *command == atelier::CommandLine::kHelp) {
-    std::cout << flags.Help();
-    return 0;
-  }
-  if (command.ok() && *command == atelier::CommandLine::kVersion) {
-    std::cout << "gpu-frontend " << atelier::Version() << "\n";
-    return 0;
-  }
-  const absl::Status valid = command.ok() ? options.Resolve() : command.status();
-  if (!valid.ok()) {
-    std::cerr << "gpu-frontend: " << valid.message() << "\n";
-    return 2;
+  if (const auto status = atelier::AnswerCommandLine("gpu-frontend", flags, argc, argv,
+                                                     [&] { return options.Resolve(); })) {
+    return *status;
   }
   return atelier::Serve(options, signals);
 }
