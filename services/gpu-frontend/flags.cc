@@ -87,33 +87,40 @@ FlagSection ComputeFlags(FrontendOptions* o) {
 }
 
 FlagSection SchedulingFlags(FrontendOptions* o) {
-  return {"Scheduling and memory",
-          {IntFlag("max-running-requests", "Sequences computed in one step.", {1, 65536},
-                   &o->max_running_requests),
-           IntFlag("max-queued-requests",
-                   "Requests that may wait; one more is refused (HTTP 429 at the gateway).",
-                   {0, kMaxInt}, &o->max_queued_requests),
-           BytesFlag("kv-cache-bytes",
-                     "Memory for keys and values, taken at start, never more. When it is full the "
-                     "youngest request is put back and computed again later.",
-                     &o->kv_cache_bytes),
-           IntFlag("max-total-tokens",
-                   "Caps the tokens in the KV cache. 0 = as many as --kv-cache-bytes holds.",
-                   {0, std::numeric_limits<int64_t>::max()}, &o->max_total_tokens),
-           IntFlag("page-size", "Tokens per block of the KV cache.", {1, 256}, &o->page_size),
-           IntFlag("chunked-prefill-size",
-                   "Prompt tokens per step, all requests together: smaller = smoother streams "
-                   "while a long prompt is read, larger = faster prompts.",
-                   {1, 1 << 19}, &o->chunked_prefill_size),
-           SwitchFlag("disable-prefix-cache",
-                      "Computes equal beginnings of prompts anew instead of reusing their keys and "
-                      "values.",
-                      &o->disable_prefix_cache),
-           IntFlag("stream-interval", "Tokens per streamed chunk, at least; the first comes alone.",
-                   {1, 1024}, &o->stream_interval),
-           IntFlag("random-seed",
-                   "Seeds sampling of requests that bring no seed. -1 = a fresh one per start.",
-                   {-1, std::numeric_limits<int64_t>::max()}, &o->random_seed)}};
+  return {
+      "Scheduling and memory",
+      {IntFlag("max-running-requests", "Sequences computed in one step.", {1, 65536},
+               &o->max_running_requests),
+       IntFlag("max-queued-requests",
+               "Requests that may wait; one more is refused (HTTP 429 at the gateway).",
+               {0, kMaxInt}, &o->max_queued_requests),
+       BytesFlag("kv-cache-bytes",
+                 "Memory for keys and values, taken at start, never more. When it is full the "
+                 "youngest request is put back and computed again later.",
+                 &o->kv_cache_bytes),
+       IntFlag("max-total-tokens",
+               "Caps the tokens in the KV cache. 0 = as many as --kv-cache-bytes holds.",
+               {0, std::numeric_limits<int64_t>::max()}, &o->max_total_tokens),
+       IntFlag("page-size", "Tokens per block of the KV cache.", {1, 256}, &o->page_size),
+       IntFlag("chunked-prefill-size",
+               "Prompt tokens per step, all requests together, at most: larger = faster prompts "
+               "of a request that is alone.",
+               {1, 1 << 19}, &o->chunked_prefill_size),
+       DurationFlag("max-step-time",
+                    "What a step that several requests share should last: it then holds fewer "
+                    "prompt tokens than --chunked-prefill-size, but at least 16. So long may a "
+                    "prompt hold up other streams, and a gone client cost work. Smaller = "
+                    "smoother streams, larger = faster prompts. 0s = no bound by time.",
+                    &o->max_step_time),
+       SwitchFlag("disable-prefix-cache",
+                  "Computes equal beginnings of prompts anew instead of reusing their keys and "
+                  "values.",
+                  &o->disable_prefix_cache),
+       IntFlag("stream-interval", "Tokens per streamed chunk, at least; the first comes alone.",
+               {1, 1024}, &o->stream_interval),
+       IntFlag("random-seed",
+               "Seeds sampling of requests that bring no seed. -1 = a fresh one per start.",
+               {-1, std::numeric_limits<int64_t>::max()}, &o->random_seed)}};
 }
 
 FlagSection ProcessFlags(FrontendOptions* o) {

@@ -79,7 +79,8 @@ absl::Status Frontend::Listen() {
        Kv("model_path", options_.model_path), Kv("workers", absl::StrJoin(options_.workers, ",")),
        Kv("device", options_.device), Kv("kv_cache_bytes", options_.kv_cache_bytes),
        Kv("max_running_requests", options_.max_running_requests),
-       Kv("chunked_prefill_size", options_.chunked_prefill_size)});
+       Kv("chunked_prefill_size", options_.chunked_prefill_size),
+       Kv("max_step_time", absl::FormatDuration(options_.max_step_time))});
   return absl::OkStatus();
 }
 

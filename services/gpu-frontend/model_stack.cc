@@ -104,6 +104,7 @@ EngineOptions EngineOptionsFor(const FrontendOptions& options, const ModelConfig
   engine.max_running_requests = options.max_running_requests;
   engine.max_queued_requests = options.max_queued_requests;
   engine.chunked_prefill_size = options.chunked_prefill_size;
+  engine.max_step_time = options.max_step_time;
   engine.prefix_cache = !options.disable_prefix_cache;
   engine.kv_cache_bytes = graph.kv_cache_bytes;
   for (const int64_t id : config.eos_token_ids) {

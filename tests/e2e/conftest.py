@@ -4,6 +4,7 @@ ATELIER_E2E_VENVS (.venv: holds gateway/ and gateway-floor/)."""
 import os
 import pathlib
 import sys
+import urllib.request
 
 import pytest
 
@@ -20,6 +21,14 @@ def _path(variable: str, default: pathlib.Path) -> pathlib.Path:
     return pathlib.Path(os.environ.get(variable, default))
 
 
+def metric(base_url: str, name: str) -> float:
+    with urllib.request.urlopen(f"{base_url}/metrics", timeout=10) as response:
+        for line in response.read().decode().splitlines():
+            if line.startswith(name + " "):
+                return float(line.rsplit(" ", 1)[1])
+    return 0.0
+
+
 class Installation:
     """Two workers with half of every expert each (one over TCP, one over a Unix socket) and a frontend."""
 
@@ -29,8 +38,7 @@ class Installation:
         self.worker_port = atelier_stack.free_port()  # fixed, so that a worker can come back where it was
         self.listen = [f"{atelier_stack.LOOPBACK}:{self.worker_port}", f"unix:{run_dir}/worker-1.sock"]
         self.workers = [self.start_worker(index) for index in range(2)]
-        for worker in self.workers:
-            worker.wait_ready()
+        self.worker_metrics_urls = [f"http://{worker.wait_ready()['metrics']}" for worker in self.workers]
         self.frontend = self.stack.start_frontend(model, self.listen, "--served-model-name=demo",
                                                   f"--context-length={CONTEXT}", *flags)
         facts = self.frontend.wait_ready()
@@ -43,12 +51,11 @@ class Installation:
 
     def metric(self, name: str) -> float:
         """The value of one metric of the frontend; 0 where it is not there (yet). `name` includes labels."""
-        import urllib.request
-        with urllib.request.urlopen(f"{self.metrics_url}/metrics", timeout=10) as response:
-            for line in response.read().decode().splitlines():
-                if line.startswith(name + " "):
-                    return float(line.rsplit(" ", 1)[1])
-        return 0.0
+        return metric(self.metrics_url, name)
+
+    def worker_rows(self) -> float:
+        """Rows that the first worker was asked to compute, all layers together."""
+        return metric(self.worker_metrics_urls[0], "atelier_worker_tokens_total")
 
     def logs(self) -> str:
         return "\n".join(f"--- {process.name} ({process.log_path})\n" + "\n".join(process.log().splitlines()[-40:])

@@ -1,5 +1,8 @@
 """What happens when a client goes, a worker dies, or the frontend is told to stop."""
+import http.client
+import json
 import signal
+import socket
 import threading
 import time
 
@@ -46,6 +49,93 @@ def test_disconnect_while_streaming_stops_the_work(front):
           "its second write to the closed socket fails)")
     assert wasted <= 16
     wait_for(lambda: installation.metric("atelier_frontend_running_requests") == 0, "an idle engine")
+
+
+def long_prompt(word: str) -> dict:
+    """Some 450 tokens that share no beginning with a prompt of another word."""
+    return {"model": "demo", "prompt": word + " the" * 440, "temperature": 0, "max_tokens": 1}
+
+
+class Prefill:
+    """Sends a long prompt and goes away while it is being computed; knows what was computed after that."""
+
+    def __init__(self, front: Front, word: str, stream: bool):
+        self.installation = front.installation
+        self._aborted = self.installation.metric(ABORTED)
+        self._body = {**long_prompt(word), "stream": stream}
+        host = front.url.removeprefix("http://")
+        self._connection = http.client.HTTPConnection(host, timeout=60)
+        rows = self.installation.worker_rows()
+        self._connection.request("POST", COMPLETIONS, json.dumps(self._body), {"Content-Type": "application/json"})
+        wait_for(lambda: self.installation.worker_rows() > rows + 200, "work for the prompt")
+
+    def disconnect(self) -> float:
+        """Seconds until the frontend had given the request up."""
+        self._connection.sock.shutdown(socket.SHUT_RDWR)
+        self._connection.close()
+        return wait_for(lambda: self.installation.metric(ABORTED) > self._aborted, "abort of a prefill")
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["unary", "stream"])
+def test_disconnect_during_a_long_prompt_stops_the_work(front, stream):
+    installation = front.installation
+    # What a whole one costs: the workers' rows, and the time.
+    rows, begin = installation.worker_rows(), time.monotonic()
+    assert openai.post(front.url, COMPLETIONS, long_prompt(f"whole{stream}{front.url[-4:]}"))[0] == 200
+    whole_rows, whole_seconds = installation.worker_rows() - rows, time.monotonic() - begin
+
+    rows = installation.worker_rows()
+    prefill = Prefill(front, f"half{stream}{front.url[-4:]}", stream)
+    at_close = installation.worker_rows()
+    seconds = prefill.disconnect()
+    wait_for(lambda: installation.metric("atelier_frontend_running_requests") == 0, "an idle engine")
+    after = installation.worker_rows() - at_close
+    print(f"disconnect during a long prompt: aborted after {seconds * 1000:.0f} ms; {after / whole_rows:.0%} of the prompt's work "
+          f"was done after the hang-up ({after / whole_rows * whole_seconds * 1000:.0f} ms of work), the whole takes "
+          f"{whole_seconds:.2f} s")
+    # 100 ms and a layer, in rows at the speed of the whole prompt; four times that for a busy machine.
+    layer_rows = whole_rows / 29
+    assert after <= 4 * (whole_rows * 0.1 / whole_seconds + layer_rows)
+    assert installation.worker_rows() - rows < whole_rows
+
+
+def test_disconnect_during_a_long_prompt_beside_a_stream_stops_the_work(front):
+    installation = front.installation
+
+    def prompt_tokens() -> float:
+        """Computed so far: each step's tokens, less the one of the stream."""
+        return installation.metric("atelier_frontend_step_tokens_sum") - installation.metric("atelier_frontend_step_tokens_count")
+
+    stream = openai.Stream(front.url, COMPLETIONS, LONG)
+    events = iter(stream)
+    next(events)
+    times = [time.monotonic()]
+    seen_enough = threading.Event()
+
+    def read():
+        for _ in events:
+            times.append(time.monotonic())
+            if seen_enough.is_set():
+                return
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    first, begin, from_token = prompt_tokens(), time.monotonic(), len(times)
+    prefill = Prefill(front, f"beside{front.url[-4:]}", False)
+    at_close, steps = prompt_tokens(), len(times) - from_token
+    closed = time.monotonic()
+    seconds = prefill.disconnect()
+    time.sleep(0.2)  # what is computed for it now would be too much
+    after = prompt_tokens() - at_close
+    gaps = [b - a for a, b in zip(times, times[1:]) if begin <= b <= closed + seconds]
+    chunk = (at_close - first) / max(1, steps)
+    print(f"disconnect during a long prompt beside a stream: aborted after {seconds * 1000:.0f} ms; {after:.0f} prompt tokens were "
+          f"computed after the hang-up, {chunk:.0f} a step; the stream waited at most {max(gaps, default=0) * 1000:.0f} ms for a token")
+    seen_enough.set()
+    reader.join()
+    stream.close()
+    assert after <= 4 * max(chunk, 16)
+    assert at_close + after - first < 440
 
 
 def test_disconnect_of_a_unary_request_stops_the_work(front):

@@ -228,6 +228,10 @@ absl::Status EngineOptions::Validate() const {
   ATELIER_RETURN_IF_ERROR(CheckAtLeastOne("max_running_requests", max_running_requests));
   ATELIER_RETURN_IF_ERROR(CheckAtLeastOne("max_queued_requests", max_queued_requests));
   ATELIER_RETURN_IF_ERROR(CheckAtLeastOne("chunked_prefill_size", chunked_prefill_size));
+  if (max_step_time < absl::ZeroDuration()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("max_step_time=", absl::FormatDuration(max_step_time), ": must be >= 0"));
+  }
   if (max_new_tokens_default < 0) {
     return absl::InvalidArgumentError(absl::StrCat(
         "max_new_tokens_default=", max_new_tokens_default, ": must be >= 0 (0 = the room left)"));

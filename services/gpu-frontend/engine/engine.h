@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "absl/time/time.h"
 #include "libs/base/clock.h"
 #include "libs/base/log.h"
 #include "services/gpu-frontend/engine/model_runner.h"
@@ -18,7 +19,10 @@ struct FrontendMetrics;
 struct EngineOptions {
   int max_running_requests = 64;   // sequences computed in one step
   int max_queued_requests = 1024;  // waiting ones; one more is RESOURCE_EXHAUSTED
-  int chunked_prefill_size = 512;  // prompt tokens per step, all sequences together
+  int chunked_prefill_size = 512;  // prompt tokens per step, all sequences together, at most
+  // What a step that several requests share should last at most: fewer prompt tokens then. 0 = no
+  // bound by time.
+  absl::Duration max_step_time = absl::Milliseconds(100);
   bool prefix_cache = true;        // reuse KV blocks of equal prompt prefixes
   int max_new_tokens_default = 0;  // 0 = the room left in the context
   std::vector<int32_t> eos_token_ids;

@@ -13,7 +13,6 @@ namespace {
 SchedulerOptions ToSchedulerOptions(const EngineOptions& options) {
   SchedulerOptions result;
   result.max_running = options.max_running_requests;
-  result.chunked_prefill_size = options.chunked_prefill_size;
   return result;
 }
 
@@ -46,7 +45,8 @@ EngineCore::EngineCore(const EngineOptions& options, ModelRunner& runner, Clock&
       metrics_(metrics),
       on_end_(std::move(on_end)),
       kv_(runner.num_blocks(), runner.block_size(), options.prefix_cache),
-      scheduler_(ToSchedulerOptions(options), kv_) {}
+      scheduler_(ToSchedulerOptions(options), kv_),
+      pacer_(options.chunked_prefill_size, options.max_step_time) {}
 
 RequestLimits EngineCore::limits() const {
   RequestLimits limits;
@@ -139,7 +139,7 @@ bool EngineCore::FlushCache() {
 }
 
 void EngineCore::PlanStep() {
-  plan_ = scheduler_.Plan();
+  plan_ = scheduler_.Plan(pacer_.PromptTokens(/*shared=*/requests_.size() > 1));
   ATELIER_CHECK(!plan_.chunks.empty());
   RecordAdmissions(plan_);
 }
@@ -148,6 +148,7 @@ int EngineCore::RunStep() {
   const StepPlan plan = std::exchange(plan_, {});
   const absl::Span<float> logits = Prepare(plan);
   interrupted_ = false;
+  const absl::Time start = clock_.Now();
   if (const absl::Status status = runner_.Step(steps_, logits); !status.ok()) {
     if (interrupted_ && absl::IsCancelled(status)) return 0;
     logger_.Warning("step_failed",
@@ -160,6 +161,7 @@ int EngineCore::RunStep() {
     ended_.clear();
     return 0;
   }
+  pacer_.Record(plan.num_prompt_tokens, clock_.Now() - start);
   int num_generated = 0;
   int row = 0;
   for (const StepChunk& chunk : plan.chunks) {

@@ -17,6 +17,7 @@
 #include "services/gpu-frontend/engine/sampler.h"
 #include "services/gpu-frontend/engine/scheduler.h"
 #include "services/gpu-frontend/engine/sequence.h"
+#include "services/gpu-frontend/engine/step_pacer.h"
 #include "services/gpu-frontend/engine/stop_rules.h"
 
 namespace atelier {
@@ -95,6 +96,7 @@ class EngineCore {
   const std::function<void(const std::string&)> on_end_;
   KvBlockManager kv_;
   Scheduler scheduler_;
+  StepPacer pacer_;
   Sampler sampler_;
   std::map<uint64_t, std::unique_ptr<Request>> requests_;  // by arrival
   std::vector<std::unique_ptr<Request>> ended_;  // a step under way may still point to them

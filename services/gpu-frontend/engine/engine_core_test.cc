@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <iostream>
+#include <numeric>
 #include <random>
 
 #include "absl/strings/str_cat.h"
@@ -17,6 +18,7 @@
 namespace atelier {
 namespace {
 
+using ::testing::ElementsAre;
 using testing::FakeModelOptions;
 using testing::FakeModelRunner;
 using testing::GenerateAlone;
@@ -63,6 +65,7 @@ class Harness {
   }
 
   FakeModelRunner& runner() { return runner_; }
+  testing::FakeClock& clock() { return clock_; }
   EngineCore& core() { return core_; }
   FrontendMetrics& metrics() { return metrics_; }
 
@@ -119,6 +122,73 @@ TEST(EngineCore, GeneratesWhatTheModelSays) {
   harness.RunAll();
   ExpectSameText(sink->sequence(), harness.Alone(request));
   EXPECT_THAT(sink->sequence().tokens, SizeIs(10));
+}
+
+// Lets every token of a step cost `per_token`; returns what the steps held and how long they took.
+struct TimedSteps {
+  std::vector<std::vector<int>> sizes;
+  std::vector<absl::Duration> took;
+};
+std::shared_ptr<TimedSteps> TimeSteps(Harness& harness, absl::Duration per_token) {
+  auto steps = std::make_shared<TimedSteps>();
+  harness.runner().set_before_step(
+      [&harness, steps, per_token](absl::Span<const SequenceStep> chunks) {
+        std::vector<int> sizes;
+        for (const SequenceStep& c : chunks) sizes.push_back(static_cast<int>(c.tokens.size()));
+        const absl::Duration took = std::accumulate(sizes.begin(), sizes.end(), 0) * per_token;
+        harness.clock().Advance(took);
+        steps->sizes.push_back(std::move(sizes));
+        steps->took.push_back(took);
+        return absl::OkStatus();
+      });
+  return steps;
+}
+
+TEST(EngineCore, ALongPromptHoldsAnotherStreamForAboutTheStepTime) {
+  EngineOptions options;
+  options.max_step_time = absl::Milliseconds(100);
+  Harness harness(options, {64, 1024, 4, 512});
+  const auto steps = TimeSteps(harness, absl::Milliseconds(4));
+  const GenerateRequest stream = Greedy(Range(0, 8), 100);
+  const GenerateRequest long_prompt = Greedy(Range(8, 600), 3);
+  const auto streaming = harness.Add(stream);
+  harness.Step();
+  const auto prompt = harness.Add(long_prompt);
+  harness.RunAll();
+  // The first shared step knows what prompt tokens cost, not yet what the stream's token adds.
+  EXPECT_EQ(steps->sizes[1], (std::vector<int>{1, 25}));
+  EXPECT_EQ(*std::max_element(steps->took.begin() + 2, steps->took.end()), absl::Milliseconds(100));
+  ExpectSameText(streaming->sequence(), harness.Alone(stream));
+  ExpectSameText(prompt->sequence(), harness.Alone(long_prompt));
+}
+
+TEST(EngineCore, ALoneLongPromptIsComputedInWholeChunks) {
+  EngineOptions options;
+  options.max_step_time = absl::Milliseconds(100);
+  Harness harness(options, {64, 1024, 4, 512});
+  const auto steps = TimeSteps(harness, absl::Milliseconds(4));
+  harness.Add(Greedy(Range(8, 600), 1));
+  harness.RunAll();
+  EXPECT_THAT(steps->sizes, ElementsAre(ElementsAre(512), ElementsAre(88)));
+}
+
+TEST(EngineCore, AFailedStepSaysNothingOfWhatTokensCost) {
+  EngineOptions options;
+  options.max_step_time = absl::Milliseconds(100);
+  Harness harness(options, {64, 1024, 4, 512});
+  const auto steps = TimeSteps(harness, absl::Milliseconds(4));
+  harness.Add(Greedy(Range(8, 600), 1));
+  harness.Step();
+  harness.runner().set_before_step([&](absl::Span<const SequenceStep>) {
+    harness.clock().Advance(absl::Seconds(10));
+    return absl::UnavailableError("experts gone");
+  });
+  harness.Step();
+  const auto again = TimeSteps(harness, absl::Milliseconds(4));
+  harness.Add(Greedy(Range(1, 8), 5));
+  harness.Add(Greedy(Range(2, 600), 1));
+  harness.Step();
+  EXPECT_THAT(again->took, ElementsAre(absl::Milliseconds(100)));
 }
 
 TEST(EngineCore, ATokenADeltaWithRunningCounts) {

@@ -42,8 +42,7 @@ const Sequence* RunningWithPrompt(const SequenceGroup& group) {
 
 Scheduler::Scheduler(const SchedulerOptions& options, KvBlockManager& kv)
     : options_(options), kv_(kv) {
-  ATELIER_CHECK(options.max_running > 0 && options.chunked_prefill_size > 0 &&
-                options.max_prompt_logit_rows > 0);
+  ATELIER_CHECK(options.max_running > 0 && options.max_prompt_logit_rows > 0);
 }
 
 void Scheduler::Add(Sequence& sequence) {
@@ -59,10 +58,11 @@ int64_t Scheduler::num_waiting_tokens() const {
   return total;
 }
 
-StepPlan Scheduler::Plan() {
+StepPlan Scheduler::Plan(int prompt_tokens) {
+  ATELIER_CHECK(prompt_tokens > 0);
   StepPlan plan;
   PlanDecodes(plan);
-  Budget budget{options_.chunked_prefill_size, options_.max_prompt_logit_rows};
+  Budget budget{prompt_tokens, options_.max_prompt_logit_rows};
   for (Sequence* s : running_) {
     if (s->num_remaining() > 1) PlanPrefill(*s, budget, plan);
   }
@@ -110,6 +110,7 @@ void Scheduler::PlanPrefill(Sequence& s, Budget& budget, StepPlan& plan) {
   const int num_logits = NumLogits(s, start, count);
   budget.tokens -= count;
   if (s.wants_prompt_logits()) budget.logit_rows -= num_logits;
+  plan.num_prompt_tokens += count;
   plan.chunks.push_back({&s, start, count, num_logits});
 }
 

@@ -10,7 +10,6 @@ namespace atelier {
 
 struct SchedulerOptions {
   int max_running = 64;             // sequences
-  int chunked_prefill_size = 512;   // prompt tokens per step, all sequences together
   int max_prompt_logit_rows = 128;  // rows of prompt logits per step, all sequences together
 };
 
@@ -25,11 +24,12 @@ struct StepChunk {
 struct StepPlan {
   std::vector<StepChunk> chunks;
   std::vector<Sequence*> admitted;  // from the queue, also again after a preemption
+  int num_prompt_tokens = 0;        // in chunks of sequences that do not decode
   int num_preempted = 0;
 };
 
 // Chooses what each step computes: one token of every sequence that decodes, then prompts in chunks
-// within a budget, first come first served. So a long prompt delays decodes by at most one chunk.
+// within a budget, first come first served. So a long prompt delays decodes by at most one budget.
 // When blocks run out, the sequence that arrived last gives all of its own back and queues again
 // where its arrival puts it; its tokens stay and are computed again (preemption by recompute). The
 // oldest sequence is thus never preempted by a younger one and always gets on, provided each fits
@@ -42,8 +42,9 @@ class Scheduler {
 
   // Queues a new sequence, one that fits into the KV cache alone.
   void Add(Sequence& sequence);
-  // Empty only when nothing waits or runs. Sequences of the plan are running.
-  StepPlan Plan();
+  // At most `prompt_tokens` of prompts, all sequences together. Empty only when nothing waits or
+  // runs. Sequences of the plan are running. REQUIRES: prompt_tokens > 0.
+  StepPlan Plan(int prompt_tokens);
   // Tells that the chunk is computed. A step that failed is not told: the sequences of its plan
   // are unchanged.
   void Complete(const StepChunk& chunk);

@@ -15,7 +15,9 @@ constexpr int kBlock = 4;
 // Plays the model: every planned chunk is computed and yields token 1 where logits are due.
 class SchedulerTest : public ::testing::Test {
  protected:
-  void Make(int num_blocks, const SchedulerOptions& options, bool prefix_cache = false) {
+  void Make(int num_blocks, const SchedulerOptions& options, int prompt_tokens,
+            bool prefix_cache = false) {
+    prompt_tokens_ = prompt_tokens;
     kv_ = std::make_unique<KvBlockManager>(num_blocks, kBlock, prefix_cache);
     scheduler_ = std::make_unique<Scheduler>(options, *kv_);
   }
@@ -37,7 +39,7 @@ class SchedulerTest : public ::testing::Test {
     return group;
   }
   StepPlan Step() {
-    StepPlan plan = scheduler_->Plan();
+    StepPlan plan = scheduler_->Plan(prompt_tokens_);
     for (const StepChunk& chunk : plan.chunks) {
       scheduler_->Complete(chunk);
       if (chunk.sequence->num_remaining() == 0) chunk.sequence->tokens.push_back(1);
@@ -52,13 +54,14 @@ class SchedulerTest : public ::testing::Test {
   }
   using Count = std::pair<const Sequence*, int>;
 
+  int prompt_tokens_ = 0;  // of a step
   std::unique_ptr<KvBlockManager> kv_;
   std::unique_ptr<Scheduler> scheduler_;
   std::vector<std::unique_ptr<SequenceGroup>> groups_;
 };
 
 TEST_F(SchedulerTest, ALongPromptNeverKeepsADecodeFromItsStep) {
-  Make(64, {.max_running = 8, .chunked_prefill_size = 10});
+  Make(64, {.max_running = 8}, /*prompt_tokens=*/10);
   Sequence& decoding = *Add(3)[0];
   Step();
   Sequence& prompt = *Add(25)[0];
@@ -70,7 +73,7 @@ TEST_F(SchedulerTest, ALongPromptNeverKeepsADecodeFromItsStep) {
 }
 
 TEST_F(SchedulerTest, PromptsShareTheBudgetInOrderOfArrival) {
-  Make(64, {.max_running = 8, .chunked_prefill_size = 10});
+  Make(64, {.max_running = 8}, /*prompt_tokens=*/10);
   Sequence& a = *Add(7)[0];
   Sequence& b = *Add(8)[0];
   Sequence& c = *Add(4)[0];
@@ -79,7 +82,7 @@ TEST_F(SchedulerTest, PromptsShareTheBudgetInOrderOfArrival) {
 }
 
 TEST_F(SchedulerTest, RunsNoMoreSequencesThanAllowed) {
-  Make(64, {.max_running = 2, .chunked_prefill_size = 100});
+  Make(64, {.max_running = 2}, /*prompt_tokens=*/100);
   Add(3);
   Add(3);
   Sequence& third = *Add(3)[0];
@@ -90,7 +93,7 @@ TEST_F(SchedulerTest, RunsNoMoreSequencesThanAllowed) {
 }
 
 TEST_F(SchedulerTest, TheYoungestGivesWayAndComesBackBeforeLaterOnes) {
-  Make(4, {.max_running = 8, .chunked_prefill_size = 100});
+  Make(4, {.max_running = 8}, /*prompt_tokens=*/100);
   Sequence& old = *Add(4)[0];
   Sequence& young = *Add(4)[0];
   Step();
@@ -112,7 +115,7 @@ TEST_F(SchedulerTest, TheYoungestGivesWayAndComesBackBeforeLaterOnes) {
 }
 
 TEST_F(SchedulerTest, NobodyOvertakesTheHeadOfTheQueue) {
-  Make(4, {.max_running = 8, .chunked_prefill_size = 100});
+  Make(4, {.max_running = 8}, /*prompt_tokens=*/100);
   Add(8);
   Step();
   Sequence& large = *Add(12)[0];
@@ -127,7 +130,7 @@ TEST_F(SchedulerTest, FurtherSequencesShareTheFullPromptBlocksOfTheFirst) {
   for (const bool prefix_cache : {false, true}) {
     SCOPED_TRACE(prefix_cache);
     groups_.clear();
-    Make(64, {.max_running = 8, .chunked_prefill_size = 6}, prefix_cache);
+    Make(64, {.max_running = 8}, /*prompt_tokens=*/6, prefix_cache);
     SequenceGroup& group = Add(10, 3);
     EXPECT_THAT(Counts(Step()), ElementsAre(Count(group[0].get(), 6)));
     EXPECT_THAT(Counts(Step()), ElementsAre(Count(group[0].get(), 4)));
@@ -144,14 +147,14 @@ TEST_F(SchedulerTest, FurtherSequencesShareTheFullPromptBlocksOfTheFirst) {
 }
 
 TEST_F(SchedulerTest, APromptOfFullBlocksStillComputesItsLastBlock) {
-  Make(64, {.max_running = 8, .chunked_prefill_size = 100});
+  Make(64, {.max_running = 8}, /*prompt_tokens=*/100);
   SequenceGroup& group = Add(8, 2);
   Step();
   EXPECT_THAT(Counts(Step()), ElementsAre(Count(group[0].get(), 1), Count(group[1].get(), 4)));
 }
 
 TEST_F(SchedulerTest, PromptLogitsAreBoundedPerStepAndNotTakenFromTheCache) {
-  Make(64, {.max_running = 8, .chunked_prefill_size = 100, .max_prompt_logit_rows = 6}, true);
+  Make(64, {.max_running = 8, .max_prompt_logit_rows = 6}, /*prompt_tokens=*/100, true);
   Sequence& s = *Add(20)[0];
   s.next_prompt_logprob = 9;  // needs the logits of positions 8 … 18, and 19 to go on
   StepPlan plan = Step();
@@ -172,7 +175,7 @@ TEST_F(SchedulerTest, PromptLogitsAreBoundedPerStepAndNotTakenFromTheCache) {
 }
 
 TEST_F(SchedulerTest, WaitingTokensAreCounted) {
-  Make(64, {.max_running = 1, .chunked_prefill_size = 100});
+  Make(64, {.max_running = 1}, /*prompt_tokens=*/100);
   Add(5);
   Step();
   Add(7, 2);
