@@ -39,7 +39,7 @@ struct FrontendOptions {
   int64_t max_total_tokens = 0;  // caps the KV cache; 0 = what kv_cache_bytes holds
   int page_size = 16;
   int chunked_prefill_size = 512;
-  absl::Duration max_step_time = absl::Milliseconds(100);  // of a shared step; 0 = no bound
+  absl::Duration max_step_time = absl::Milliseconds(80);  // of a shared step; 0 = no bound
   int stream_interval = 1;
   bool disable_prefix_cache = false;
   int64_t random_seed = -1;  // of requests that bring none; -1 = a fresh one per start

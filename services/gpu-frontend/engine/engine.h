@@ -22,7 +22,7 @@ struct EngineOptions {
   int chunked_prefill_size = 512;  // prompt tokens per step, all sequences together, at most
   // What a step that several requests share should last at most: fewer prompt tokens then. 0 = no
   // bound by time.
-  absl::Duration max_step_time = absl::Milliseconds(100);
+  absl::Duration max_step_time = absl::Milliseconds(80);
   bool prefix_cache = true;        // reuse KV blocks of equal prompt prefixes
   int max_new_tokens_default = 0;  // 0 = the room left in the context
   std::vector<int32_t> eos_token_ids;
