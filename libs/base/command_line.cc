@@ -2,6 +2,9 @@
 
 #include <iostream>
 
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
 #include "libs/base/version.h"
 
 namespace atelier {
@@ -22,6 +25,20 @@ std::optional<int> AnswerCommandLine(const std::string& program, const FlagTable
   if (valid.ok()) return std::nullopt;
   std::cerr << program << ": " << valid.message() << "\n";
   return 2;
+}
+
+int FailureExitStatus(const absl::Status& status) {
+  return absl::IsInvalidArgument(status) && absl::StartsWith(status.message(), "--") ? 2 : 1;
+}
+
+absl::Status NameFlags(const absl::Status& status,
+                       const std::vector<std::pair<std::string, std::string>>& names) {
+  for (const auto& [field, flag] : names) {
+    absl::string_view rest = status.message();
+    if (absl::ConsumePrefix(&rest, field))
+      return absl::Status(status.code(), absl::StrCat(flag, rest));
+  }
+  return status;
 }
 
 }  // namespace atelier

@@ -3,6 +3,8 @@
 #include <functional>
 #include <optional>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "libs/base/flag_table.h"
@@ -15,5 +17,15 @@ namespace atelier {
 std::optional<int> AnswerCommandLine(const std::string& program, const FlagTable& flags, int argc,
                                      const char* const* argv,
                                      const std::function<absl::Status()>& validate);
+
+// How a program ends that could not start: 2 when `status` (INVALID_ARGUMENT, and its message
+// begins with the flag) is about the value of a flag that only the machine or the model could
+// judge; else 1.
+int FailureExitStatus(const absl::Status& status);
+
+// The same status, its message beginning as users type the flag where it begins with what a library
+// calls the field, e.g. {{"num_threads=", "--threads="}}.
+absl::Status NameFlags(const absl::Status& status,
+                       const std::vector<std::pair<std::string, std::string>>& names);
 
 }  // namespace atelier

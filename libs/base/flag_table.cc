@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "absl/strings/ascii.h"
+#include "absl/strings/escaping.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -104,6 +105,14 @@ FlagSpec AnyIntFlag(std::string name, std::string help, IntRange range, T* targe
             *target = value;
             return absl::OkStatus();
           }};
+}
+
+// A value as one could type it: in quotes where it would not be one word.
+std::string Quoted(absl::string_view value) {
+  const bool plain = !value.empty() && std::all_of(value.begin(), value.end(), [](char c) {
+    return absl::ascii_isgraph(static_cast<unsigned char>(c)) && c != '"';
+  });
+  return plain ? std::string(value) : absl::StrCat("\"", absl::CEscape(value), "\"");
 }
 
 absl::StatusOr<bool> ParseBool(absl::string_view text) {
@@ -231,7 +240,7 @@ FlagTable::FlagTable(std::string usage, std::vector<FlagSection> sections)
     : usage_(std::move(usage)), sections_(std::move(sections)) {
   const auto nothing = [](absl::string_view) { return absl::OkStatus(); };
   sections_.push_back({"About",
-                       {{"help", "", "Prints this text.", nothing},
+                       {{"help", "", "Prints this text; -h does too.", nothing},
                         {"version", "", "Prints the version.", nothing}}});
 }
 
@@ -256,13 +265,32 @@ absl::Status FlagTable::Unknown(absl::string_view name) const {
       }
     }
   }
-  return absl::InvalidArgumentError(absl::StrCat("unknown flag --", name, ": did you mean --",
-                                                 nearest, "? --help lists all flags"));
+  // Two letters of a long name are a slip; half of the letters are another word.
+  const bool close = best <= 2 && best * 3 <= name.size();
+  return absl::InvalidArgumentError(absl::StrCat(
+      "unknown flag --", name, ": ", close ? absl::StrCat("did you mean --", nearest, "? ") : "",
+      "--help lists all flags"));
+}
+
+absl::Status FlagTable::Set(const FlagSpec& flag, absl::string_view value,
+                            std::map<std::string, std::string>& given) const {
+  const auto [it, first] = given.emplace(flag.name, std::string(value));
+  if (!first && !flag.repeatable && it->second != value) {
+    return absl::InvalidArgumentError(absl::StrCat("--", flag.name, "=", Quoted(value),
+                                                   ": given before as ", Quoted(it->second),
+                                                   "; give it once"));
+  }
+  const absl::Status status = flag.set(value);
+  if (status.ok()) return status;
+  return absl::InvalidArgumentError(
+      absl::StrCat("--", flag.name, "=", Quoted(value), ": ", status.message()));
 }
 
 absl::StatusOr<CommandLine> FlagTable::Parse(int argc, const char* const* argv) const {
+  std::map<std::string, std::string> given;
   for (int i = 1; i < argc; ++i) {
     const absl::string_view argument = argv[i];
+    if (argument == "-h") return CommandLine::kHelp;
     if (argument.size() < 3 || argument.substr(0, 2) != "--") {
       return absl::InvalidArgumentError(
           absl::StrCat("unexpected argument \"", argument, "\": flags start with --"));
@@ -270,8 +298,12 @@ absl::StatusOr<CommandLine> FlagTable::Parse(int argc, const char* const* argv) 
     const std::vector<absl::string_view> parts =
         absl::StrSplit(argument.substr(2), absl::MaxSplits('=', 1));
     const std::string name = NormalizedName(parts[0]);
-    if (name == "help") return CommandLine::kHelp;
-    if (name == "version") return CommandLine::kVersion;
+    if (name == "help" || name == "version") {
+      if (parts.size() == 2) {
+        return absl::InvalidArgumentError(absl::StrCat("--", name, " takes no value"));
+      }
+      return name == "help" ? CommandLine::kHelp : CommandLine::kVersion;
+    }
     const FlagSpec* flag = Find(name);
     if (flag == nullptr) return Unknown(name);
     absl::string_view value = "true";
@@ -284,10 +316,7 @@ absl::StatusOr<CommandLine> FlagTable::Parse(int argc, const char* const* argv) 
       }
       value = argv[++i];
     }
-    if (const absl::Status status = flag->set(value); !status.ok()) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("--", name, "=", value, ": ", status.message()));
-    }
+    if (absl::Status status = Set(*flag, value, given); !status.ok()) return status;
   }
   return CommandLine::kRun;
 }

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -19,6 +20,7 @@ struct FlagSpec {
   // Parses and stores one value; the error says what would be valid (the flag's name and the value
   // are added by FlagTable).
   std::function<absl::Status(absl::string_view value)> set;
+  bool repeatable = false;  // may be given several times with different values
 };
 
 struct FlagSection {
@@ -62,16 +64,18 @@ class FlagTable {
   // `usage` is the first paragraph of --help. --help and --version are added by the table.
   FlagTable(std::string usage, std::vector<FlagSection> sections);
 
-  // Sets flags in the order given (the last of two equal ones wins): "--name=value", "--name value"
-  // or "--switch"; '_' in a name is read as '-'. INVALID_ARGUMENT for an unknown flag (names the
-  // nearest), a missing or bad value (names flag, value, and what is valid) and for anything that
-  // is not a flag.
+  // Sets flags: "--name=value", "--name value" or "--switch"; '_' in a name is read as '-', "-h" as
+  // "--help". INVALID_ARGUMENT for an unknown flag (names one that is spelt nearly so), a missing
+  // or bad value (names flag, value, and what is valid), a flag given twice with different values
+  // unless it is repeatable, and for anything that is not a flag.
   absl::StatusOr<CommandLine> Parse(int argc, const char* const* argv) const;
   std::string Help() const;
 
  private:
   const FlagSpec* Find(absl::string_view name) const;
   absl::Status Unknown(absl::string_view name) const;
+  absl::Status Set(const FlagSpec& flag, absl::string_view value,
+                   std::map<std::string, std::string>& given) const;
 
   std::string usage_;
   std::vector<FlagSection> sections_;

@@ -13,6 +13,7 @@ namespace {
 using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 struct Values {
   std::string host = "127.0.0.1";
@@ -64,19 +65,38 @@ TEST(FlagTable, SetsEveryKindOfFlag) {
   EXPECT_EQ(values.bytes, 3 << 19);
 }
 
-TEST(FlagTable, KeepsDefaultsAndLastValueWins) {
+TEST(FlagTable, KeepsDefaultsAndTakesTheSameValueTwice) {
   Values values;
-  ASSERT_TRUE(
-      Parse(TableFor(&values), {"--port=1", "--insecure", "--port=2", "--insecure=false"}).ok());
-  EXPECT_EQ(values.port, 2);
-  EXPECT_FALSE(values.insecure);
+  ASSERT_TRUE(Parse(TableFor(&values), {"--port=1", "--insecure", "--port", "1"}).ok());
+  EXPECT_EQ(values.port, 1);
+  EXPECT_TRUE(values.insecure);
   EXPECT_EQ(values.host, "127.0.0.1");
+}
+
+TEST(FlagTable, TwoValuesOfOneFlagAreRefused) {
+  EXPECT_THAT(ErrorOf({"--port=1", "--port=2"}),
+              HasSubstr("--port=2: given before as 1; give it once"));
+  EXPECT_THAT(ErrorOf({"--insecure", "--insecure=false"}), HasSubstr("--insecure=false"));
+  FlagSpec list = ListFlag("listen", "ADDRESS", "", nullptr);
+  list.repeatable = true;
+  std::vector<std::string> got;
+  list.set = [&](absl::string_view text) {
+    got.emplace_back(text);
+    return absl::OkStatus();
+  };
+  ASSERT_TRUE(Parse(FlagTable("", {{"", {list}}}), {"--listen=a", "--listen=b"}).ok());
+  EXPECT_THAT(got, ElementsAre("a", "b"));
+}
+
+TEST(FlagTable, ValuesThatAreNotOneWordAreQuoted) {
+  EXPECT_THAT(ErrorOf({"--port="}), HasSubstr("--port=\"\": must be"));
+  EXPECT_THAT(ErrorOf({"--port=a\tb"}), HasSubstr("--port=\"a\\tb\": must be"));
 }
 
 TEST(FlagTable, ErrorsNameFlagValueAndWhatIsValid) {
   EXPECT_THAT(ErrorOf({"--port=70000"}),
               HasSubstr("--port=70000: must be a whole number from 0 to 65535"));
-  EXPECT_THAT(ErrorOf({"--port=1x"}), HasSubstr("--port=1x"));
+  EXPECT_THAT(ErrorOf({"--port=1x"}), HasSubstr("--port=1x: must be"));
   EXPECT_THAT(ErrorOf({"--port= 5"}), HasSubstr("must be a whole number"));
   EXPECT_THAT(ErrorOf({"--cpu-isa=amx9"}), HasSubstr("must be one of auto, scalar, avx2"));
   EXPECT_THAT(ErrorOf({"--workers=a:1,,b:2"}), HasSubstr("without empty elements"));
@@ -88,6 +108,10 @@ TEST(FlagTable, ErrorsNameFlagValueAndWhatIsValid) {
 
 TEST(FlagTable, UnknownFlagSuggestsTheNearest) {
   EXPECT_THAT(ErrorOf({"--prot=1"}), AllOf(HasSubstr("unknown flag --prot"), HasSubstr("--port?")));
+  EXPECT_THAT(ErrorOf({"--wrker-timeot=1"}), HasSubstr("did you mean --worker-timeout?"));
+  for (const char* far : {"--speed=1", "--tls", "--workers-per-node=1", "--pxxt=1"}) {
+    EXPECT_THAT(ErrorOf({far}), AllOf(HasSubstr("unknown flag"), Not(HasSubstr("did you mean"))));
+  }
   EXPECT_THAT(ErrorOf({"serve"}), HasSubstr("unexpected argument \"serve\""));
 }
 
@@ -100,6 +124,9 @@ TEST(FlagTable, HelpAndVersionEndParsing) {
   Values values;
   const FlagTable table = TableFor(&values);
   EXPECT_EQ(Parse(table, {"--help", "--nonsense"}).value(), CommandLine::kHelp);
+  EXPECT_EQ(Parse(table, {"-h"}).value(), CommandLine::kHelp);
+  EXPECT_THAT(ErrorOf({"--help=port"}), HasSubstr("--help takes no value"));
+  EXPECT_THAT(ErrorOf({"--version=1"}), HasSubstr("--version takes no value"));
   EXPECT_EQ(Parse(table, {"--port=5", "--version"}).value(), CommandLine::kVersion);
   EXPECT_THAT(table.Help(),
               AllOf(HasSubstr("--cpu-isa=auto|scalar|avx2\n"), HasSubstr("Budget. Default: 1 GiB."),
@@ -118,6 +145,20 @@ TEST(AnswerCommandLine, HelpIsZeroBadFlagsAreTwoAndTheRestGoesOn) {
   EXPECT_EQ(answer("--port=1", absl::OkStatus()), std::nullopt);
   EXPECT_EQ(answer("--port=x", absl::OkStatus()), 2);
   EXPECT_EQ(answer("--port=1", absl::InvalidArgumentError("no")), 2);
+}
+
+TEST(FailureExitStatus, IsTwoOnlyForAFlagsValue) {
+  EXPECT_EQ(FailureExitStatus(absl::InvalidArgumentError("--threads=99: too many")), 2);
+  EXPECT_EQ(FailureExitStatus(absl::UnavailableError("--connect-timeout=1s has passed")), 1);
+  EXPECT_EQ(FailureExitStatus(absl::InvalidArgumentError("config.json: no such field")), 1);
+}
+
+TEST(NameFlags, TurnsFieldsIntoFlags) {
+  const absl::Status named = NameFlags(absl::InvalidArgumentError("num_threads=99: node 0 has 2"),
+                                       {{"num_threads=", "--threads="}});
+  EXPECT_EQ(named.message(), "--threads=99: node 0 has 2");
+  EXPECT_EQ(named.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_TRUE(NameFlags(absl::OkStatus(), {{"a", "b"}}).ok());
 }
 
 TEST(ParseBytes, ReadsUnitsAndRefusesTheRest) {

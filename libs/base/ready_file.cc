@@ -1,5 +1,7 @@
 #include "libs/base/ready_file.h"
 
+#include <sys/stat.h>
+
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
@@ -24,6 +26,20 @@ absl::Status WriteReadyFile(const std::string& path,
   for (const auto& [key, value] : facts) file << key << "=" << value << "\n";
   file.close();
   if (!file.good() || std::rename(staging.c_str(), path.c_str()) != 0) return CannotWrite(path);
+  return absl::OkStatus();
+}
+
+absl::Status CheckReadyFile(const std::string& path) {
+  if (path.empty()) return absl::OkStatus();
+  struct stat status {};
+  if (::stat(path.c_str(), &status) == 0 && S_ISDIR(status.st_mode)) {
+    errno = EISDIR;
+    return CannotWrite(path);
+  }
+  const std::string staging = path + ".new";
+  const bool written = std::ofstream(staging, std::ios::trunc).good();
+  if (!written) return CannotWrite(path);
+  std::remove(staging.c_str());
   return absl::OkStatus();
 }
 

@@ -14,6 +14,10 @@ namespace atelier {
 absl::Status WriteReadyFile(const std::string& path,
                             const std::vector<std::pair<std::string, std::string>>& facts);
 
+// Whether it could be written, found out by doing so under another name: before minutes of loading.
+// Errors as WriteReadyFile's. OK for an empty path: none is wanted.
+absl::Status CheckReadyFile(const std::string& path);
+
 // Takes it away again; nothing happens when it is not there.
 void RemoveReadyFile(const std::string& path);
 

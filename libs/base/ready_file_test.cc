@@ -38,5 +38,16 @@ TEST(ReadyFile, SaysWhyItCannotBeWritten) {
       AllOf(HasSubstr("--ready-file="), HasSubstr("missing/ready"), HasSubstr("No such file")));
 }
 
+TEST(ReadyFile, IsCheckedWithoutBeingThere) {
+  const testing::TempDir dir;
+  const std::string path = dir.File("ready");
+  EXPECT_TRUE(CheckReadyFile("").ok());
+  EXPECT_TRUE(CheckReadyFile(path).ok());
+  EXPECT_TRUE(std::filesystem::is_empty(dir.path()));
+  EXPECT_THAT(std::string(CheckReadyFile(dir.path() + "/none/ready").message()),
+              HasSubstr("--ready-file="));
+  EXPECT_THAT(std::string(CheckReadyFile(dir.path()).message()), HasSubstr("Is a directory"));
+}
+
 }  // namespace
 }  // namespace atelier

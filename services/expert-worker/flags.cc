@@ -51,6 +51,7 @@ FlagSpec ListenFlag(WorkerOptions* o) {
                            "Where frontends reach this worker (gRPC): HOST:PORT, [V6]:PORT or "
                            "unix:/PATH; port 0 = any free one, see --ready-file. May be repeated.",
                            &o->listen);
+  flag.repeatable = true;
   flag.set = [o, more, set_all = std::move(flag.set)](absl::string_view text) -> absl::Status {
     if (absl::Status status = set_all(text); !status.ok()) return status;
     more->insert(more->end(), o->listen.begin(), o->listen.end());

@@ -1,6 +1,8 @@
 #include <iostream>
 
 #include "libs/base/command_line.h"
+#include "libs/base/ready_file.h"
+#include "libs/base/status_macros.h"
 #include "libs/base/termination.h"
 #include "libs/kernels/cpu_features.h"
 #include "libs/kernels/kernel_table.h"
@@ -28,8 +30,11 @@ int main(int argc, char** argv) {
   atelier::TerminationSignals signals;
   atelier::WorkerOptions options;
   const atelier::FlagTable flags = atelier::WorkerFlags(&options);
-  if (const auto status = atelier::AnswerCommandLine("expert-worker", flags, argc, argv,
-                                                     [&] { return options.Validate(); })) {
+  if (const auto status =
+          atelier::AnswerCommandLine("expert-worker", flags, argc, argv, [&]() -> absl::Status {
+            ATELIER_RETURN_IF_ERROR(options.Validate());
+            return atelier::CheckReadyFile(options.ready_file);
+          })) {
     return *status;
   }
   return options.capabilities ? atelier::PrintCapabilities(options)

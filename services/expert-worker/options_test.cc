@@ -162,7 +162,7 @@ TEST(WorkerFlags, BadValuesNameFlagValueAndWhatIsValid) {
            {"--log-level=loud", "debug, info, warning, error"},
            {"--pin-threads=maybe", "true or false"},
            {"--listen=a:1,,b:2", "empty"},
-           {"--no-such-flag=1", "did you mean"}}) {
+           {"--listn=a:1", "did you mean --listen"}}) {
     WorkerOptions options;
     const absl::Status status = Parse(&options, {flag}).status();
     EXPECT_THAT(status, StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(part))) << flag;

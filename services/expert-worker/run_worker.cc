@@ -6,6 +6,7 @@
 
 #include "absl/synchronization/notification.h"
 #include "libs/base/clock.h"
+#include "libs/base/command_line.h"
 #include "libs/base/log.h"
 #include "services/expert-worker/worker.h"
 
@@ -35,7 +36,7 @@ int RunWorker(const WorkerOptions& options, TerminationSignals& signals) {
   const Logger logger(ParseSeverity(options.log_level).value_or(Severity::kInfo));
   const auto failed = [&logger](const absl::Status& status) {
     logger.Error("worker_failed", {Kv("reason", status.ToString())});
-    return 1;
+    return FailureExitStatus(status);
   };
   auto started = Worker::Start(options, clock, logger);
   if (!started.ok()) return failed(started.status());

@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "libs/base/command_line.h"
 #include "libs/base/endpoint.h"
 #include "libs/base/ready_file.h"
 #include "libs/base/status_macros.h"
@@ -51,7 +52,10 @@ absl::Status Worker::OpenModel() {
   ATELIER_ASSIGN_OR_RETURN(KernelTable kernels, KernelTable::Select(CpuFeatures::Detect(), cap));
   kernels_ = std::make_unique<KernelTable>(std::move(kernels));
   const NodeArenaOptions arena{options_.numa_node, options_.threads, options_.pin_threads};
-  ATELIER_ASSIGN_OR_RETURN(arena_, NodeArena::Create(arena, topology, logger_));
+  absl::StatusOr<std::unique_ptr<NodeArena>> created = NodeArena::Create(arena, topology, logger_);
+  ATELIER_RETURN_IF_ERROR(NameFlags(
+      created.status(), {{"num_threads=", "--threads="}, {"numa_node=", "--numa-node="}}));
+  arena_ = *std::move(created);
   logger_.Info(
       "worker_starting",
       {Kv("version", Version()), Kv("options", options_.ToString()),
@@ -64,8 +68,10 @@ absl::Status Worker::OpenModel() {
 absl::StatusOr<WorkerService::Served> Worker::DescribeServed() const {
   const ModelConfig& config = checkpoint_->config();
   const Method method = options_.ChosenMethod();
-  ATELIER_ASSIGN_OR_RETURN(const std::vector<ShardPlan> plans,
-                           PlanShards(config, {options_.Shard(config.moe.num_experts)}, method));
+  const absl::StatusOr<std::vector<ShardPlan>> planned =
+      PlanShards(config, {options_.Shard(config.moe.num_experts)}, method);
+  ATELIER_RETURN_IF_ERROR(
+      NameFlags(planned.status(), {{"experts ", "--experts="}, {"slice ", "--shard-slice="}}));
   WorkerService::Served served;
   WorkerDescription& description = served.description;
   description.version = std::string(Version());
@@ -78,7 +84,7 @@ absl::StatusOr<WorkerService::Served> Worker::DescribeServed() const {
   description.num_experts = config.moe.num_experts;
   description.top_k = config.moe.top_k;
   description.intermediate_size = config.moe.intermediate_size;
-  for (const ShardPlan& plan : plans) {
+  for (const ShardPlan& plan : *planned) {
     description.shards.push_back(plan.spec);
     served.expert_bytes.push_back(static_cast<int64_t>(BlockOf(plan, method).bytes()));
   }

@@ -1,6 +1,7 @@
 #include "services/gpu-frontend/flags.h"
 
 #include <limits>
+#include <utility>
 
 namespace atelier {
 namespace {
@@ -76,14 +77,27 @@ FlagSection WorkerFlags(FrontendOptions* o) {
                         &o->connect_timeout)}};
 }
 
+FlagSpec DeviceFlag(FrontendOptions* o) {
+  FlagSpec flag =
+      ChoiceFlag("device", {"cpu"},
+                 "Where attention and the rest run. Other devices are not built yet.", &o->device);
+  flag.set = [choose = std::move(flag.set)](absl::string_view text) {
+    return text == "cuda" ? absl::InvalidArgumentError("not built yet; use --device=cpu")
+                          : choose(text);
+  };
+  return flag;
+}
+
 FlagSection ComputeFlags(FrontendOptions* o) {
   return {"Compute",
-          {ChoiceFlag("device", {"cpu", "cuda"}, "Where attention and the rest run.", &o->device),
+          {DeviceFlag(o),
            IntFlag("threads", "CPU threads. 0 = the CPUs this process may use.", {0, 4096},
                    &o->threads),
-           ChoiceFlag("cpu-isa", {"auto", "scalar", "avx2", "avx512"},
-                      "Caps the instruction set of the CPU kernels. auto = the best this CPU has.",
-                      &o->cpu_isa)}};
+           ChoiceFlag(
+               "cpu-isa", {"auto", "scalar", "avx2", "avx512"},
+               "Caps the instruction set of the CPU kernels of attention and the rest (the experts "
+               "are the workers' own). auto = the best this CPU has.",
+               &o->cpu_isa)}};
 }
 
 FlagSection SchedulingFlags(FrontendOptions* o) {
@@ -93,7 +107,7 @@ FlagSection SchedulingFlags(FrontendOptions* o) {
                &o->max_running_requests),
        IntFlag("max-queued-requests",
                "Requests that may wait; one more is refused (HTTP 429 at the gateway).",
-               {0, kMaxInt}, &o->max_queued_requests),
+               {1, kMaxInt}, &o->max_queued_requests),
        BytesFlag("kv-cache-bytes",
                  "Memory for keys and values, taken at start, never more. When it is full the "
                  "youngest request is put back and computed again later.",

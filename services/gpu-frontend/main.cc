@@ -5,6 +5,8 @@
 #include "libs/base/clock.h"
 #include "libs/base/command_line.h"
 #include "libs/base/log.h"
+#include "libs/base/ready_file.h"
+#include "libs/base/status_macros.h"
 #include "libs/base/termination.h"
 #include "services/gpu-frontend/flags.h"
 #include "services/gpu-frontend/frontend.h"
@@ -18,7 +20,7 @@ int Serve(const FrontendOptions& options, TerminationSignals& signals) {
   const Logger logger(ParseSeverity(options.log_level).value_or(Severity::kInfo));
   const auto failed = [&logger](const absl::Status& status) {
     logger.Error("frontend_failed", {Kv("reason", status.ToString())});
-    return 1;
+    return FailureExitStatus(status);
   };
   auto started = Frontend::Start(options, LoadModelStack, clock, logger);
   if (!started.ok()) return failed(started.status());
@@ -44,8 +46,11 @@ int main(int argc, char** argv) {
   atelier::TerminationSignals signals;
   atelier::FrontendOptions options;
   const atelier::FlagTable flags = atelier::FrontendFlags(&options);
-  if (const auto status = atelier::AnswerCommandLine("gpu-frontend", flags, argc, argv,
-                                                     [&] { return options.Resolve(); })) {
+  if (const auto status =
+          atelier::AnswerCommandLine("gpu-frontend", flags, argc, argv, [&]() -> absl::Status {
+            ATELIER_RETURN_IF_ERROR(options.Resolve());
+            return atelier::CheckReadyFile(options.ready_file);
+          })) {
     return *status;
   }
   return atelier::Serve(options, signals);

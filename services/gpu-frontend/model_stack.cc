@@ -69,6 +69,11 @@ absl::StatusOr<std::unique_ptr<Device>> CreateDevice(const FrontendOptions& opti
   const Topology topology = Topology::Detect();
   CpuDeviceOptions device;
   device.num_threads = options.threads;
+  if (device.num_threads > topology.num_cpus()) {
+    return absl::InvalidArgumentError(absl::StrCat("--threads=", device.num_threads,
+                                                   ": this process may use ", topology.num_cpus(),
+                                                   " CPUs; 0 = all of them"));
+  }
   if (device.num_threads == 0) {
     device.num_threads = topology.num_cpus();
     if (topology.cpu_quota > 0) {

@@ -4,6 +4,7 @@
 #include <set>
 #include <system_error>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "libs/base/endpoint.h"
 #include "libs/base/status_macros.h"
@@ -40,17 +41,43 @@ absl::Status CheckWorkers(const std::vector<std::string>& workers) {
   return absl::OkStatus();
 }
 
+// "" or what is wrong with a host.
+absl::string_view HostProblem(const std::string& host) {
+  if (host.empty()) return "give an address, e.g. --host=127.0.0.1";
+  if (absl::StartsWith(host, "unix:")) {
+    return "the gateway reaches engines over TCP only, not over a Unix socket";
+  }
+  if (absl::StartsWith(host, "[")) {
+    return "give an IPv6 address without brackets, and the port as --port";
+  }
+  Endpoint listen;
+  listen.host = host;
+  if (ParseEndpoint(listen.ToString()).ok()) return "";
+  return absl::StrContains(host, ':') ? "is no IPv6 address; the port goes into --port"
+                                      : "is no name or IP address";
+}
+
+absl::Status CheckMetrics(const std::string& address) {
+  ATELIER_RETURN_IF_ERROR(CheckEndpoint("--metrics-address", address));
+  if (!ParseEndpoint(address)->is_unix()) return absl::OkStatus();
+  return Invalid("--metrics-address=", address,
+                 ": Prometheus and probes need host:port, not a Unix socket");
+}
+
 absl::Status CheckListen(const FrontendOptions& options) {
   Endpoint listen;
   listen.host = options.host;
-  if (listen.host.empty()) return Invalid("--host= : give an address, e.g. --host=127.0.0.1");
+  const absl::string_view problem = HostProblem(options.host);
+  if (!problem.empty()) {
+    return Invalid("--host=", options.host.empty() ? "\"\"" : options.host, ": ", problem);
+  }
   if (!listen.IsLoopback() && !options.insecure) {
     return Invalid("--host=", options.host,
                    ": other machines reach this address, and the gateway speaks neither TLS nor "
                    "tokens to an engine; add --insecure if the network is trusted, else listen on "
                    "127.0.0.1 beside the gateway");
   }
-  return CheckEndpoint("--metrics-address", options.metrics_address);
+  return CheckMetrics(options.metrics_address);
 }
 
 absl::Status CheckSizes(const FrontendOptions& options) {

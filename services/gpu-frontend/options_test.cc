@@ -55,8 +55,26 @@ TEST(FrontendOptions, RefusesBadAddresses) {
   options.metrics_address = "nowhere";
   ExpectInvalid(options, "--metrics-address");
   options = Good();
-  options.host = "";
-  ExpectInvalid(options, "--host");
+}
+
+TEST(FrontendOptions, SaysWhatIsWrongWithAHost) {
+  const auto refuses = [](const std::string& host, const std::string& why) {
+    FrontendOptions options = Good();
+    options.host = host;
+    options.insecure = true;
+    ExpectInvalid(options, why);
+  };
+  refuses("", "--host=\"\": give an address");
+  refuses("127.0.0.1:5", "--host=127.0.0.1:5: is no IPv6 address; the port goes into --port");
+  refuses("[::1]", "--host=[::1]: give an IPv6 address without brackets");
+  refuses("unix:/run/f.sock", "over TCP only");
+  refuses("a b", "is no name or IP address");
+}
+
+TEST(FrontendOptions, MetricsNeedTcp) {
+  FrontendOptions options = Good();
+  options.metrics_address = "unix:/run/m.sock";
+  ExpectInvalid(options, "--metrics-address=unix:/run/m.sock: Prometheus and probes need");
 }
 
 TEST(FrontendOptions, OffLoopbackNeedsInsecure) {
@@ -128,7 +146,7 @@ TEST(FrontendFlags, EveryBadValueIsRefusedByName) {
                                "--port=65536",
                                "--context-length=-1",
                                "--max-running-requests=0",
-                               "--max-queued-requests=-1",
+                               "--max-queued-requests=0",
                                "--kv-cache-bytes=much",
                                "--max-total-tokens=-1",
                                "--page-size=0",
@@ -137,6 +155,8 @@ TEST(FrontendFlags, EveryBadValueIsRefusedByName) {
                                "--random-seed=-2",
                                "--threads=-1",
                                "--device=tpu",
+                               "--device=cuda",
+                               "--max-step-time=x",
                                "--cpu-isa=mmx",
                                "--log-level=loud",
                                "--worker-timeout=soon",

@@ -19,13 +19,16 @@ REQUIRED = ("--model-path=/nowhere", "--workers=127.0.0.1:1")
     (("--model-path=/m",), "--workers is required"),
     ((*REQUIRED, "--port=99999"), "--port=99999"),
     ((*REQUIRED, "--host=0.0.0.0"), "--insecure"),
-    ((*REQUIRED, "--device=cuda"), "--device=cuda"),
+    ((*REQUIRED, "--device=cuda"), "--device=cuda: not built yet"),
     ((*REQUIRED, "--cpu-isa=mmx"), "must be one of auto, scalar"),
     ((*REQUIRED, "--kv-cache-bytes=lots"), "--kv-cache-bytes=lots"),
     ((*REQUIRED, "--worker-timeout=10"), "--worker-timeout=10"),
     ((*REQUIRED, "--metrics-address=x"), "--metrics-address"),
     ((*REQUIRED, "--modelpath=/m"), "did you mean --model-path"),
     ((*REQUIRED, "extra"), "extra"),
+    ((*REQUIRED, "--help=flags"), "--help takes no value"),
+    ((*REQUIRED, "--port=1", "--port=2"), "--port=2: given before as 1"),
+    ((*REQUIRED, "--ready-file=/nowhere/ready"), "--ready-file=/nowhere/ready: cannot be written"),
 ])
 def test_bad_flags_exit_with_status_2_and_a_message(build_dir, flags, message):
     done = run(build_dir, *flags)
@@ -36,6 +39,8 @@ def test_bad_flags_exit_with_status_2_and_a_message(build_dir, flags, message):
 def test_help_and_version(build_dir):
     done = run(build_dir, "--help")
     assert done.returncode == 0 and "--chunked-prefill-size" in done.stdout and "smg launch" in done.stdout
+    assert run(build_dir, "-h").stdout == done.stdout
+    assert "cuda" not in done.stdout
     done = run(build_dir, "--version")
     assert done.returncode == 0 and done.stdout.startswith("gpu-frontend ")
 
@@ -48,6 +53,14 @@ def start_and_fail(build_dir, *flags: str) -> str:
 
 def test_missing_model_is_named(build_dir):
     assert "/nowhere" in start_and_fail(build_dir, *REQUIRED)
+
+
+@pytest.mark.parametrize("flag", ["--threads=4096", "--context-length=9999999", "--context-length=8000 --kv-cache-bytes=1MiB"])
+def test_a_value_that_only_machine_or_model_can_judge_exits_with_status_2(build_dir, shared, model, flag):
+    done = run(build_dir, "--port=0", f"--metrics-address={LOOPBACK}:0", f"--model-path={model}",
+               f"--workers={','.join(shared.listen)}", *flag.split())
+    assert done.returncode == 2, done
+    assert flag.split()[0] in done.stderr.splitlines()[-1]
 
 
 def test_missing_shard_is_named(build_dir, model, tmp_path):

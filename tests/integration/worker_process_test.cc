@@ -237,19 +237,25 @@ TEST_F(WorkerProcessTest, BadFlagsAreStatus2WithAReason) {
   EXPECT_THAT(worker_->Log(), HasSubstr("--model-path is required"));
 }
 
-TEST_F(WorkerProcessTest, WhatTheModelDoesNotHaveIsStatus1WithAReason) {
+TEST_F(WorkerProcessTest, AValueThatOnlyModelOrMachineCanJudgeIsStatus2NamingTheFlag) {
   const std::vector<std::string> common = {"--model-path=" + model_->path(), "--listen=127.0.0.1:0",
                                            "--metrics-address=127.0.0.1:0"};
-  for (const auto& [flag, part] : std::vector<std::pair<std::string, std::string>>{
-           {"--experts=0-16", "experts 0-16"},
+  for (const auto& [flag, reason] : std::vector<std::pair<std::string, std::string>>{
+           {"--experts=0-16", "the model has experts 0-15"},
            {"--shard-slice=12/13", "at most 12 slices"},
-           {"--numa-node=1000", "numa_node=1000"},
-           {"--ready-file=/nonexistent/ready", "/nonexistent/ready"}}) {
+           {"--numa-node=1000", "--numa-node=1000"},
+           {"--threads=4096", "--threads=4096"}}) {
     std::vector<std::string> flags = common;
     flags.push_back(flag);
-    EXPECT_EQ(StatusOf(flags), 1) << flag;
-    EXPECT_THAT(worker_->Log(), AllOf(HasSubstr("worker_failed"), HasSubstr(part)));
+    EXPECT_EQ(StatusOf(flags), 2) << flag;
+    EXPECT_THAT(worker_->Log(),
+                AllOf(HasSubstr("worker_failed"), HasSubstr(flag), HasSubstr(reason)));
   }
+}
+
+TEST_F(WorkerProcessTest, AnUnwritableReadyFileIsNoticedBeforeAnythingElse) {
+  EXPECT_EQ(StatusOf({"--model-path=/nonexistent", "--ready-file=/nonexistent/ready"}), 2);
+  EXPECT_THAT(worker_->Log(), StartsWith("expert-worker: --ready-file=/nonexistent/ready: cannot"));
 }
 
 TEST_F(WorkerProcessTest, ABrokenCheckpointIsStatus1NamingTheFile) {

@@ -105,7 +105,8 @@ absl::Status ThreadedEngine::Submit(GenerateRequest request, std::shared_ptr<Req
   }
   if (num_queued_ >= options_.max_queued_requests) {
     return absl::ResourceExhaustedError(
-        absl::StrCat("queue is full: max_queued_requests=", options_.max_queued_requests, " wait"));
+        absl::StrCat("the queue is full: ", options_.max_queued_requests,
+                     " requests wait (--max-queued-requests); try again later"));
   }
   in_flight_.insert(request.id);
   ++num_queued_;

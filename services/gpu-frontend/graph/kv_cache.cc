@@ -20,7 +20,7 @@ absl::StatusOr<int> KvCache::CountBlocks(const ModelConfig& config, int64_t budg
   const int64_t blocks =
       std::min<int64_t>(budget_bytes / block_bytes, std::numeric_limits<int32_t>::max());
   if (blocks < 1) {
-    return absl::ResourceExhaustedError(absl::StrCat("kv_cache_bytes=", budget_bytes,
+    return absl::ResourceExhaustedError(absl::StrCat("--kv-cache-bytes=", budget_bytes,
                                                      " holds no block: one of ", block_size,
                                                      " tokens takes ", block_bytes, " bytes"));
   }

@@ -27,7 +27,8 @@ absl::Status MemoryPlan::CheckFits(int64_t free_bytes) const {
   return absl::ResourceExhaustedError(
       absl::StrCat("the frontend needs ", Total(), " bytes (weights ", weights, ", KV cache ",
                    kv_cache, ", workspace ", workspace, ") but its device has ", free_bytes,
-                   " free: lower kv_cache_bytes, max_tokens_per_step or max_context"));
+                   " free: lower --kv-cache-bytes, --chunked-prefill-size or "
+                   "--context-length"));
 }
 
 int64_t WeightBytes(const ModelConfig& config) {

@@ -29,15 +29,15 @@ absl::Status CheckRange(absl::string_view field, int64_t value, int64_t low, int
 absl::StatusOr<int> ContextLimit(const GraphOptions& options, const ModelConfig& config,
                                  int64_t cache_tokens) {
   if (options.max_context > config.max_position_embeddings) {
-    return absl::InvalidArgumentError(absl::StrCat("max_context=", options.max_context,
-                                                   " exceeds the model's ",
+    return absl::InvalidArgumentError(absl::StrCat("--context-length=", options.max_context,
+                                                   ": exceeds the model's ",
                                                    config.max_position_embeddings, " positions"));
   }
   if (options.max_context > cache_tokens) {
     return absl::InvalidArgumentError(absl::StrCat(
-        "max_context=", options.max_context, " needs ",
+        "--context-length=", options.max_context, ": needs ",
         options.max_context * KvCache::BytesPerToken(config), " bytes of KV cache, but ",
-        options.kv_cache_bytes, " hold only ", cache_tokens, " tokens"));
+        "--kv-cache-bytes=", options.kv_cache_bytes, " holds only ", cache_tokens, " tokens"));
   }
   if (options.max_context > 0) return options.max_context;
   return static_cast<int>(std::min<int64_t>(config.max_position_embeddings, cache_tokens));
@@ -148,9 +148,9 @@ class DeviceGraph final : public ModelGraph {
 }  // namespace
 
 absl::Status GraphOptions::Validate() const {
-  ATELIER_RETURN_IF_ERROR(CheckRange("kv_cache_bytes", kv_cache_bytes, 1, int64_t{1} << 50));
-  ATELIER_RETURN_IF_ERROR(CheckRange("block_size", block_size, 1, 256));
-  ATELIER_RETURN_IF_ERROR(CheckRange("max_context", max_context, 0, int64_t{1} << 30));
+  ATELIER_RETURN_IF_ERROR(CheckRange("--kv-cache-bytes", kv_cache_bytes, 1, int64_t{1} << 50));
+  ATELIER_RETURN_IF_ERROR(CheckRange("--page-size", block_size, 1, 256));
+  ATELIER_RETURN_IF_ERROR(CheckRange("--context-length", max_context, 0, int64_t{1} << 30));
   ATELIER_RETURN_IF_ERROR(
       CheckRange("max_tokens_per_step", max_tokens_per_step, 1, int64_t{1} << 20));
   return CheckRange("max_sequences", max_sequences, 1, int64_t{1} << 16);

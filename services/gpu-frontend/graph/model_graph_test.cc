@@ -304,9 +304,9 @@ struct BadOption {
 
 TEST_F(ModelGraphTest, RefusesOptionsThatCannotWork) {
   const BadOption cases[] = {
-      {{.kv_cache_bytes = 1000}, absl::StatusCode::kResourceExhausted, "kv_cache_bytes=1000"},
-      {{.block_size = 0}, absl::StatusCode::kInvalidArgument, "block_size=0"},
-      {{.block_size = 257}, absl::StatusCode::kInvalidArgument, "block_size=257"},
+      {{.kv_cache_bytes = 1000}, absl::StatusCode::kResourceExhausted, "--kv-cache-bytes=1000"},
+      {{.block_size = 0}, absl::StatusCode::kInvalidArgument, "--page-size=0"},
+      {{.block_size = 257}, absl::StatusCode::kInvalidArgument, "--page-size=257"},
       {{.max_context = 1 << 29}, absl::StatusCode::kInvalidArgument, "exceeds the model's"},
       {{.kv_cache_bytes = 1 << 20, .max_context = 1024},
        absl::StatusCode::kInvalidArgument,
