@@ -8,6 +8,7 @@
 #include "libs/base/float16.h"
 #include "libs/base/log.h"
 #include "libs/base/progress.h"
+#include "libs/base/quoted.h"
 
 namespace atelier {
 namespace {
@@ -63,6 +64,12 @@ TEST(Progress, ReportsRateAndEtaAndAlwaysTheEnd) {
   EXPECT_THAT(lines[0], HasSubstr("done=3 total=4 percent=75 per_second=1"));
   EXPECT_THAT(lines[0], HasSubstr("eta_s=1"));
   EXPECT_THAT(lines[1], HasSubstr("percent=100"));
+}
+
+TEST(Quoted, EscapesAndClips) {
+  EXPECT_EQ(Quoted("a\nb"), "\"a\\nb\"");
+  EXPECT_EQ(Quoted("abcdef", 3), "\"abc\"... (6 bytes)");
+  EXPECT_EQ(Quoted("abc", 3), "\"abc\"");
 }
 
 }  // namespace

@@ -7,17 +7,18 @@
 #include <utility>
 
 #include "absl/strings/ascii.h"
-#include "absl/strings/escaping.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
+#include "libs/base/quoted.h"
 
 namespace atelier {
 namespace {
 
 constexpr size_t kHelpWidth = 96;
 constexpr size_t kHelpIndent = 8;
+constexpr size_t kMaxValueBytes = 200;  // of a value in an error
 
 struct ByteUnit {
   absl::string_view suffix;
@@ -108,11 +109,12 @@ FlagSpec AnyIntFlag(std::string name, std::string help, IntRange range, T* targe
 }
 
 // A value as one could type it: in quotes where it would not be one word.
-std::string Quoted(absl::string_view value) {
+std::string AsTyped(absl::string_view value) {
   const bool plain = !value.empty() && std::all_of(value.begin(), value.end(), [](char c) {
     return absl::ascii_isgraph(static_cast<unsigned char>(c)) && c != '"';
   });
-  return plain ? std::string(value) : absl::StrCat("\"", absl::CEscape(value), "\"");
+  return plain && value.size() <= kMaxValueBytes ? std::string(value)
+                                                 : Quoted(value, kMaxValueBytes);
 }
 
 absl::StatusOr<bool> ParseBool(absl::string_view text) {
@@ -265,8 +267,8 @@ absl::Status FlagTable::Unknown(absl::string_view name) const {
       }
     }
   }
-  // Two letters of a long name are a slip; half of the letters are another word.
-  const bool close = best <= 2 && best * 3 <= name.size();
+  // Two letters are a slip (or one swap), unless that is most of the name.
+  const bool close = best <= 2 && best * 2 <= name.size();
   return absl::InvalidArgumentError(absl::StrCat(
       "unknown flag --", name, ": ", close ? absl::StrCat("did you mean --", nearest, "? ") : "",
       "--help lists all flags"));
@@ -276,14 +278,14 @@ absl::Status FlagTable::Set(const FlagSpec& flag, absl::string_view value,
                             std::map<std::string, std::string>& given) const {
   const auto [it, first] = given.emplace(flag.name, std::string(value));
   if (!first && !flag.repeatable && it->second != value) {
-    return absl::InvalidArgumentError(absl::StrCat("--", flag.name, "=", Quoted(value),
-                                                   ": given before as ", Quoted(it->second),
+    return absl::InvalidArgumentError(absl::StrCat("--", flag.name, "=", AsTyped(value),
+                                                   ": given before as ", AsTyped(it->second),
                                                    "; give it once"));
   }
   const absl::Status status = flag.set(value);
   if (status.ok()) return status;
   return absl::InvalidArgumentError(
-      absl::StrCat("--", flag.name, "=", Quoted(value), ": ", status.message()));
+      absl::StrCat("--", flag.name, "=", AsTyped(value), ": ", status.message()));
 }
 
 absl::StatusOr<CommandLine> FlagTable::Parse(int argc, const char* const* argv) const {

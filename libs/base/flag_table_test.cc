@@ -77,9 +77,9 @@ TEST(FlagTable, TwoValuesOfOneFlagAreRefused) {
   EXPECT_THAT(ErrorOf({"--port=1", "--port=2"}),
               HasSubstr("--port=2: given before as 1; give it once"));
   EXPECT_THAT(ErrorOf({"--insecure", "--insecure=false"}), HasSubstr("--insecure=false"));
-  FlagSpec list = ListFlag("listen", "ADDRESS", "", nullptr);
-  list.repeatable = true;
   std::vector<std::string> got;
+  FlagSpec list = ListFlag("listen", "ADDRESS", "", &got);
+  list.repeatable = true;
   list.set = [&](absl::string_view text) {
     got.emplace_back(text);
     return absl::OkStatus();
@@ -109,7 +109,7 @@ TEST(FlagTable, ErrorsNameFlagValueAndWhatIsValid) {
 TEST(FlagTable, UnknownFlagSuggestsTheNearest) {
   EXPECT_THAT(ErrorOf({"--prot=1"}), AllOf(HasSubstr("unknown flag --prot"), HasSubstr("--port?")));
   EXPECT_THAT(ErrorOf({"--wrker-timeot=1"}), HasSubstr("did you mean --worker-timeout?"));
-  for (const char* far : {"--speed=1", "--tls", "--workers-per-node=1", "--pxxt=1"}) {
+  for (const char* far : {"--speed=1", "--tls", "--workers-per-node=1", "--po=1"}) {
     EXPECT_THAT(ErrorOf({far}), AllOf(HasSubstr("unknown flag"), Not(HasSubstr("did you mean"))));
   }
   EXPECT_THAT(ErrorOf({"serve"}), HasSubstr("unexpected argument \"serve\""));

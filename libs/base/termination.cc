@@ -5,11 +5,15 @@
 #include <unistd.h>
 
 #include <ctime>
+#include <thread>
 
+#include "absl/synchronization/notification.h"
 #include "libs/base/check.h"
 
 namespace atelier {
 namespace {
+
+constexpr absl::Duration kPoll = absl::Milliseconds(20);
 
 sigset_t Signals() {
   sigset_t set;
@@ -39,6 +43,19 @@ int TerminationSignals::Pending() {
   const timespec no_wait{};
   const int number = ::sigtimedwait(&set, nullptr, &no_wait);
   return number > 0 ? number : 0;
+}
+
+void TerminationSignals::RunWhileWatching(const std::function<void()>& work,
+                                          const std::function<void(int)>& on_signal) {
+  absl::Notification done;
+  std::thread worker([&] {
+    work();
+    done.Notify();
+  });
+  while (!done.WaitForNotificationWithTimeout(kPoll)) {
+    if (const int number = Pending(); number != 0) on_signal(number);
+  }
+  worker.join();
 }
 
 void TerminationSignals::Raise() { ATELIER_CHECK(::kill(::getpid(), SIGTERM) == 0); }

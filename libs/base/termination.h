@@ -1,5 +1,7 @@
 #pragma once
 
+#include <functional>
+
 namespace atelier {
 
 // SIGTERM and SIGINT as something to wait for instead of handlers. Construct it at the start of
@@ -16,6 +18,10 @@ class TerminationSignals {
   // Takes a signal that has come, without blocking; 0 when there is none. A second Ctrl-C during a
   // long drain shows up here.
   int Pending();
+  // Runs `work` on a thread of its own and returns when it has ended; `on_signal` is called on this
+  // thread with the number of each signal that comes meanwhile, and may end the process.
+  void RunWhileWatching(const std::function<void()>& work,
+                        const std::function<void(int)>& on_signal);
   // Makes Wait return, from any thread: the process ends itself, e.g. because loading failed.
   static void Raise();
 };

@@ -17,6 +17,7 @@
 namespace atelier {
 namespace {
 
+using ::testing::AllOf;
 using testing::FakeDescription;
 using testing::FakeWorker;
 using ::testing::HasSubstr;
@@ -225,8 +226,11 @@ TEST_F(ClientTest, ConnectNamesWorkersThatDoNotAnswer) {
   ServedWorker a(With({{kLayers, 0, 8, 0, 2}}), "127.0.0.1:0");
   options_.connect_timeout = absl::Milliseconds(300);
   const std::string nobody = "unix:" + dir_.File("nobody.sock");
-  EXPECT_THAT(Connect({a.address(), nobody}),
-              StatusIs(absl::StatusCode::kUnavailable, HasSubstr(nobody)));
+  EXPECT_THAT(
+      Connect({a.address(), nobody}),
+      StatusIs(absl::StatusCode::kUnavailable,
+               AllOf(HasSubstr(nobody), HasSubstr("layers 0-3, experts 0-7: no worker holds "
+                                                  "slice 1/2"))));
 }
 
 TEST_F(ClientTest, ConnectSaysWhatIsNotCovered) {
@@ -279,6 +283,57 @@ TEST_F(ClientTest, AWorkerThatComesBackWithAnotherModelIsNotUsed) {
   std::vector<float> sums;
   EXPECT_FALSE(Run(*client, 1, &sums).ok());
   EXPECT_EQ(a.worker.calls(), 0);
+}
+
+TEST_F(ClientTest, AWorkerThatComesBackWithAnotherMethodIsNotUsed) {
+  WorkerDescription precise = FakeDescription();
+  precise.method = "bf16";
+  ServedWorker a(precise, "127.0.0.1:0");
+  ATELIER_ASSERT_OK_AND_ASSIGN(const auto client, Connect({a.address()}));
+  a.Kill();
+  precise.method = "int8";
+  a.worker.SetDescription(precise);
+  a.Start();
+  const absl::Time deadline = absl::Now() + absl::Seconds(30);
+  while (absl::Now() < deadline && !absl::StrContains(client->Ready().message(), "method")) {
+    absl::SleepFor(absl::Milliseconds(10));
+  }
+  EXPECT_THAT(client->Ready(),
+              StatusIs(absl::StatusCode::kUnavailable, AllOf(HasSubstr("method was bf16, is int8"),
+                                                             HasSubstr("restart it as it was"))));
+}
+
+TEST_F(ClientTest, MixedMethodsAreServedWithAWarning) {
+  WorkerDescription low = With({{kLayers, 0, 4, 0, 1}});
+  WorkerDescription high = With({{kLayers, 4, 8, 0, 1}});
+  low.method = "bf16";
+  high.method = "int8";
+  ServedWorker a(low, "127.0.0.1:0");
+  ServedWorker b(high, "127.0.0.1:0");
+  absl::Mutex mutex;
+  std::vector<std::string> warnings;
+  const Logger logger(Severity::kWarning, [&](absl::string_view line) {
+    absl::MutexLock lock(&mutex);
+    warnings.emplace_back(line);
+  });
+  options_.workers = {a.address(), b.address()};
+  ATELIER_ASSERT_OK(ExpertClient::Connect(options_, clock_, logger, &metrics_));
+  absl::MutexLock lock(&mutex);
+  EXPECT_THAT(warnings, ::testing::Contains(AllOf(HasSubstr("mixed_methods"),
+                                                  HasSubstr(a.address() + " bf16"),
+                                                  HasSubstr(b.address() + " int8"))));
+}
+
+TEST_F(ClientTest, ALostWorkerIsNamedWithWhatIsMissing) {
+  ServedWorker a(With({{kLayers, 0, 8, 0, 2}}), "127.0.0.1:0");
+  ServedWorker b(With({{kLayers, 0, 8, 1, 2}}), "127.0.0.1:0");
+  ATELIER_ASSERT_OK_AND_ASSIGN(const auto client, Connect({a.address(), b.address()}));
+  b.Kill();
+  EXPECT_TRUE(EndsReady(*client, false));
+  const auto names = AllOf(HasSubstr(b.address()), HasSubstr("slice 1/2"));
+  EXPECT_THAT(client->Ready(), StatusIs(absl::StatusCode::kUnavailable, names));
+  std::vector<float> sums;
+  EXPECT_THAT(Run(*client, 1, &sums), StatusIs(absl::StatusCode::kUnavailable, names));
 }
 
 TEST_F(ClientTest, AWorkerThatComesBackWithAnotherSliceIsNotUsed) {

@@ -31,8 +31,12 @@ absl::Status CheckSameContents(const WorkerDescription& before, const WorkerDesc
   if (now.num_experts != before.num_experts) {
     return changed("number of experts", before.num_experts, now.num_experts);
   }
-  if (now.shards == before.shards) return absl::OkStatus();
-  return changed("shards", ShardsText(before), ShardsText(now));
+  if (now.shards != before.shards) {
+    return changed("shards", ShardsText(before), ShardsText(now));
+  }
+  if (now.method == before.method) return absl::OkStatus();
+  // Texts begun, and keys and values kept for later ones, are of the old numbers.
+  return changed("method", before.method, now.method);
 }
 
 }  // namespace
@@ -67,9 +71,9 @@ void WorkerSet::Accept(size_t worker, const WorkerDescription& description) {
     const absl::Status same = CheckSameContents(*entry.description, description);
     if (!same.ok()) {
       logger_.Error("worker_refused", {Kv("worker", entry.address), Kv("reason", same.message())});
-      return SetStatus(entry,
-                       absl::FailedPreconditionError(absl::StrCat(
-                           "worker ", entry.address, " came back changed: ", same.message())));
+      return SetStatus(entry, absl::FailedPreconditionError(absl::StrCat(
+                                  "worker ", entry.address, " came back changed: ", same.message(),
+                                  "; restart it as it was, or restart this side too")));
     }
   }
   entry.description = description;
@@ -82,7 +86,23 @@ void WorkerSet::BuildTable() {
   for (const Entry& each : entries_) workers.push_back({each.address, *each.description});
   absl::StatusOr<RoutingTable> table = RoutingTable::Build(workers, needs_);
   table_error_ = table.status();
-  if (table.ok()) table_ = std::make_shared<const RoutingTable>(*std::move(table));
+  if (!table.ok()) return;
+  table_ = std::make_shared<const RoutingTable>(*std::move(table));
+  WarnOfMixedMethods(workers);
+}
+
+void WorkerSet::WarnOfMixedMethods(const std::vector<DescribedWorker>& workers) const {
+  const auto same = [&](const DescribedWorker& worker) {
+    return worker.description.method == workers[0].description.method;
+  };
+  if (std::all_of(workers.begin(), workers.end(), same)) return;
+  logger_.Warning("mixed_methods",
+                  {Kv("workers", absl::StrJoin(workers, ", ",
+                                               [](std::string* out, const DescribedWorker& worker) {
+                                                 absl::StrAppend(out, worker.address, " ",
+                                                                 worker.description.method);
+                                               })),
+                   Kv("effect", "parts of the experts are less precise than others")});
 }
 
 void WorkerSet::SetStatus(Entry& entry, absl::Status status) {
@@ -119,12 +139,30 @@ absl::Status WorkerSet::Missing() const {
   std::vector<std::string> reasons;
   for (const Entry& entry : entries_) {
     if (entry.status.ok()) continue;
-    const bool named = absl::StrContains(entry.status.message(), entry.address);
-    reasons.push_back(named ? std::string(entry.status.message())
-                            : absl::StrCat("worker ", entry.address, ": ", entry.status.message()));
+    reasons.push_back(Reason(entry));
   }
   if (reasons.empty()) return absl::OkStatus();
+  if (table_ == nullptr) reasons.push_back(NotHeld());
   return absl::UnavailableError(absl::StrJoin(reasons, "; "));
+}
+
+std::string WorkerSet::Reason(const Entry& entry) const {
+  const bool named = absl::StrContains(entry.status.message(), entry.address);
+  std::string reason = absl::StrCat(named ? "" : absl::StrCat("worker ", entry.address, ": "),
+                                    entry.status.message());
+  if (entry.description.has_value()) {
+    absl::StrAppend(&reason, " (missing: ", ShardsText(*entry.description), ")");
+  }
+  return reason;
+}
+
+std::string WorkerSet::NotHeld() const {
+  std::vector<DescribedWorker> workers;
+  for (const Entry& each : entries_) {
+    if (each.description.has_value()) workers.push_back({each.address, *each.description});
+  }
+  if (workers.empty()) return "no worker has said yet which experts it holds";
+  return absl::StrCat("without these: ", RoutingTable::Build(workers, needs_).status().message());
 }
 
 std::shared_ptr<const RoutingTable> WorkerSet::table() const {
@@ -135,7 +173,7 @@ std::shared_ptr<const RoutingTable> WorkerSet::table() const {
 absl::Status WorkerSet::Usable(size_t worker) const {
   absl::MutexLock lock(&mutex_);
   const Entry& entry = entries_[worker];
-  return entry.status.ok() ? absl::OkStatus() : absl::UnavailableError(entry.status.message());
+  return entry.status.ok() ? absl::OkStatus() : absl::UnavailableError(Reason(entry));
 }
 
 absl::Status WorkerSet::Ready() const {

@@ -49,6 +49,11 @@ class WorkerSet {
   bool AllDescribed() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool Settled() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status Missing() const ABSL_SHARED_LOCKS_REQUIRED(mutex_);
+  // Why a worker is not used, with its address and what it held.
+  std::string Reason(const Entry& entry) const;
+  // What the workers that have answered do not hold.
+  std::string NotHeld() const ABSL_SHARED_LOCKS_REQUIRED(mutex_);
+  void WarnOfMixedMethods(const std::vector<DescribedWorker>& workers) const;
 
   const RoutingNeeds needs_;
   const Logger& logger_;

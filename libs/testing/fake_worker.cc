@@ -176,6 +176,16 @@ bool FakeWorker::AwaitCancelled() const {
   return false;
 }
 
+void FakeWorker::OnRefused(const absl::Status& status) {
+  absl::MutexLock lock(&mutex_);
+  refused_.push_back(status.code());
+}
+
+std::vector<absl::StatusCode> FakeWorker::refused() const {
+  absl::MutexLock lock(&mutex_);
+  return refused_;
+}
+
 int FakeWorker::calls() const {
   absl::MutexLock lock(&mutex_);
   return calls_;

@@ -28,6 +28,7 @@ class FakeWorker final : public WorkerHandler {
   WorkerDescription Describe() const override;
   void Forward(ForwardRequest request, std::shared_ptr<const CallContext> context,
                std::function<void(ForwardReply)> reply) override;
+  void OnRefused(const absl::Status& status) override;
   absl::StatusOr<int64_t> Drain(absl::Time deadline) override;
 
   void SetDescription(WorkerDescription description);
@@ -43,7 +44,8 @@ class FakeWorker final : public WorkerHandler {
   // Blocks until some held call's context says that it was cancelled; false after a minute.
   bool AwaitCancelled() const;
   int calls() const;
-  int64_t tokens() const;  // rows of all calls so far
+  std::vector<absl::StatusCode> refused() const;  // of calls that never became one
+  int64_t tokens() const;                         // rows of all calls so far
 
   // What the worker of `description` answers, computed directly.
   static ForwardReply Compute(const WorkerDescription& description, const ForwardRequest& request);
@@ -63,6 +65,7 @@ class FakeWorker final : public WorkerHandler {
   std::vector<Held> held_ ABSL_GUARDED_BY(mutex_);
   std::function<void(ForwardReply&)> tamper_ ABSL_GUARDED_BY(mutex_);
   int calls_ ABSL_GUARDED_BY(mutex_) = 0;
+  std::vector<absl::StatusCode> refused_ ABSL_GUARDED_BY(mutex_);
   int64_t tokens_ ABSL_GUARDED_BY(mutex_) = 0;
 };
 

@@ -328,5 +328,20 @@ TEST(StatusCodes, EveryCodeCrossesGrpcUnchanged) {
   EXPECT_LT(ToGrpcStatus(absl::InternalError(novel)).error_message().size(), 8192u / 3);
 }
 
+TEST(StatusCodes, WhatGrpcSaysItselfIsPutInWords) {
+  const auto message = [](grpc::StatusCode code, const char* text) {
+    return std::string(FromGrpcStatus(grpc::Status(code, text)).message());
+  };
+  EXPECT_EQ(message(grpc::StatusCode::CANCELLED, "CANCELLED"), "the call was cancelled");
+  EXPECT_EQ(message(grpc::StatusCode::CANCELLED, ""), "the call was cancelled");
+  EXPECT_EQ(message(grpc::StatusCode::UNAVAILABLE, "Cancelling all calls"),
+            "the peer is shutting down");
+  EXPECT_EQ(message(grpc::StatusCode::UNAVAILABLE, "Socket closed"),
+            "the peer closed the connection");
+  EXPECT_THAT(message(grpc::StatusCode::UNIMPLEMENTED, ""), HasSubstr("does not know this call"));
+  EXPECT_EQ(message(grpc::StatusCode::INTERNAL, ""), "the peer gave no reason");
+  EXPECT_EQ(message(grpc::StatusCode::NOT_FOUND, "no such layer"), "no such layer");
+}
+
 }  // namespace
 }  // namespace atelier

@@ -116,6 +116,7 @@ std::shared_ptr<ForwardStream::Call> ForwardStream::AddCall(const v1::ForwardReq
 }
 
 void ForwardStream::Refuse(uint64_t id, const absl::Status& status) {
+  serving_.handler.OnRefused(status);
   ForwardReply reply;
   reply.status = status;
   auto response = EncodeBoundedReply(id, std::move(reply), serving_.max_message_bytes);
@@ -179,7 +180,7 @@ void ForwardStream::FinishIfIdleLocked() {
   if (finished_ || !writes_.empty()) return;
   if (cancelled_) {
     finished_ = true;
-    Finish(grpc::Status::CANCELLED);
+    Finish(ToGrpcStatus(absl::CancelledError("the caller has gone")));
   } else if (calls_.empty() && half_closed_) {
     finished_ = true;
     Finish(grpc::Status::OK);

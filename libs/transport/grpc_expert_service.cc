@@ -23,7 +23,10 @@ class UnaryForward final : public grpc::ServerUnaryReactor,
     const uint64_t id = message->id();
     absl::StatusOr<ForwardRequest> request =
         DecodeForwardRequest(std::move(message), serving_.shape);
-    if (!request.ok()) return FinishWith(request.status(), nullptr);
+    if (!request.ok()) {
+      serving_.handler.OnRefused(request.status());
+      return FinishWith(request.status(), nullptr);
+    }
     request->deadline = deadline;
     serving_.handler.Forward(*std::move(request), self_, [self = self_, id](ForwardReply reply) {
       self->Answer(id, std::move(reply));

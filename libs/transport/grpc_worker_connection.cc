@@ -192,7 +192,7 @@ void ConnectionCore::OnResponse(v1::ForwardResponse response) {
 
 void ConnectionCore::OnStreamDone(const absl::Status& status) {
   const absl::Status lost = absl::UnavailableError(
-      status.ok() ? "connection lost" : absl::StrCat("connection lost (", status.ToString(), ")"));
+      status.ok() ? "connection lost" : absl::StrCat("connection lost: ", status.message()));
   StopTakingCalls(lost);
   for (const std::shared_ptr<ForwardCall>& call : in_flight_.TakeAll()) call->Fail(Named(lost));
   // Last: the supervising thread may now let go of everything.

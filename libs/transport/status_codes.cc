@@ -13,6 +13,24 @@ absl::StatusCode CanonicalCode(int code) {
   return known ? static_cast<absl::StatusCode>(code) : absl::StatusCode::kUnknown;
 }
 
+// What gRPC itself says, or fails to say, in our words; what a peer of ours says as it is.
+std::string PlainMessage(const grpc::Status& status) {
+  const std::string& text = status.error_message();
+  if (text == "Cancelling all calls") return "the peer is shutting down";
+  if (text == "Socket closed") return "the peer closed the connection";
+  if (!text.empty() && text != "CANCELLED") return text;
+  switch (status.error_code()) {
+    case grpc::StatusCode::OK:
+      return "";
+    case grpc::StatusCode::CANCELLED:
+      return "the call was cancelled";
+    case grpc::StatusCode::UNIMPLEMENTED:
+      return "the peer does not know this call: is it an Atelier service of this version?";
+    default:
+      return "the peer gave no reason";
+  }
+}
+
 std::string Text(absl::string_view text) { return std::string(text.data(), text.size()); }
 
 }  // namespace
@@ -24,7 +42,7 @@ grpc::Status ToGrpcStatus(const absl::Status& status) {
 }
 
 absl::Status FromGrpcStatus(const grpc::Status& status) {
-  return absl::Status(CanonicalCode(static_cast<int>(status.error_code())), status.error_message());
+  return absl::Status(CanonicalCode(static_cast<int>(status.error_code())), PlainMessage(status));
 }
 
 void ToWireStatus(const absl::Status& status, v1::Status* wire) {

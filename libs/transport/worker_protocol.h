@@ -89,6 +89,8 @@ class WorkerHandler {
   // Calls `reply` exactly once, from any thread, also before it returns.
   virtual void Forward(ForwardRequest request, std::shared_ptr<const CallContext> context,
                        std::function<void(ForwardReply)> reply) = 0;
+  // Told of each call that is refused before it becomes a ForwardRequest, for the handler's count.
+  virtual void OnRefused(const absl::Status& /*status*/) {}
   // Blocks until nothing is in flight or `deadline`; the number of calls that finished meanwhile.
   virtual absl::StatusOr<int64_t> Drain(absl::Time deadline) = 0;
 };

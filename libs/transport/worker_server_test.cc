@@ -203,6 +203,22 @@ TEST_F(ServerTest, ReflectionListsTheServices) {
   completes();
 }
 
+TEST_F(ServerTest, TheHandlerHearsOfCallsThatWereRefusedBeforeItSawThem) {
+  v1::ForwardRequest bad = OneRow(1);
+  bad.set_top_k(0);
+  v1::ForwardResponse response;
+  EXPECT_THAT(Forward(bad, &response), StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("")));
+  grpc::ClientContext context;
+  const auto stream = experts_->ForwardStream(&context);
+  stream->Write(bad);
+  ASSERT_TRUE(stream->Read(&response));
+  stream->WritesDone();
+  ATELIER_EXPECT_OK(FromGrpcStatus(stream->Finish()));
+  EXPECT_THAT(worker_.refused(), ::testing::ElementsAre(absl::StatusCode::kInvalidArgument,
+                                                        absl::StatusCode::kInvalidArgument));
+  EXPECT_EQ(worker_.calls(), 0);
+}
+
 TEST_F(ServerTest, AnIdInFlightIsRefused) {
   worker_.Hold();
   grpc::ClientContext context;

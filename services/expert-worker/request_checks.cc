@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "libs/base/quoted.h"
 #include "libs/base/status_macros.h"
 #include "libs/model/shard.h"
 #include "libs/model/token_batch.h"
@@ -18,7 +19,7 @@ absl::Status CheckIdentity(const ForwardRequest& request, const WorkerDescriptio
                                                       " (it was restarted; ask Describe again)"));
   }
   if (!request.model_digest.empty() && request.model_digest != worker.model_digest) {
-    return absl::FailedPreconditionError(absl::StrCat("model_digest=", request.model_digest,
+    return absl::FailedPreconditionError(absl::StrCat("model_digest=", Quoted(request.model_digest),
                                                       ": this worker holds the experts of ",
                                                       worker.model_digest));
   }

@@ -1,10 +1,8 @@
 #include "services/expert-worker/run_worker.h"
 
 #include <cstdlib>
-#include <functional>
 #include <thread>
 
-#include "absl/synchronization/notification.h"
 #include "libs/base/clock.h"
 #include "libs/base/command_line.h"
 #include "libs/base/log.h"
@@ -13,21 +11,8 @@
 namespace atelier {
 namespace {
 
-constexpr absl::Duration kSignalPoll = absl::Milliseconds(20);
-
-// Runs `work` while watching for another signal, which ends the process: whoever sends two does not
-// want to wait.
-void FinishUnlessSignalled(const std::function<void()>& work, TerminationSignals& signals) {
-  absl::Notification done;
-  std::thread worker([&] {
-    work();
-    done.Notify();
-  });
-  while (!done.WaitForNotificationWithTimeout(kSignalPoll)) {
-    if (const int number = signals.Pending(); number != 0) std::_Exit(128 + number);
-  }
-  worker.join();
-}
+// Whoever sends a second signal does not want to wait.
+void EndAtOnce(int signal) { std::_Exit(128 + signal); }
 
 }  // namespace
 
@@ -49,11 +34,11 @@ int RunWorker(const WorkerOptions& options, TerminationSignals& signals) {
   });
   signals.Wait();
   worker.CancelLoading();
-  FinishUnlessSignalled([&] { loading.join(); }, signals);
+  signals.RunWhileWatching([&] { loading.join(); }, EndAtOnce);
   if (absl::IsCancelled(loaded)) return 0;
   if (!loaded.ok()) return failed(loaded);
   bool drained = false;
-  FinishUnlessSignalled([&] { drained = worker.Drain(); }, signals);
+  signals.RunWhileWatching([&] { drained = worker.Drain(); }, EndAtOnce);
   if (!drained) std::_Exit(0);
   return 0;
 }

@@ -84,6 +84,10 @@ void WorkerService::Forward(ForwardRequest request, std::shared_ptr<const CallCo
   call.reply(std::move(answer));
 }
 
+void WorkerService::OnRefused(const absl::Status& status) {
+  calls_by_code_[static_cast<size_t>(status.code())]->Increment();
+}
+
 absl::Status WorkerService::Enqueue(QueuedCall& call) {
   const double tokens = call.request.batch.num_tokens;
   absl::MutexLock lock(&mutex_);

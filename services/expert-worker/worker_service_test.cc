@@ -259,6 +259,11 @@ TEST_F(WorkerServiceTest, StopAnswersWhatIsQueued) {
               StatusIs(absl::StatusCode::kUnavailable, HasSubstr("stopping")));
 }
 
+TEST_F(WorkerServiceTest, CountsCallsThatWereRefusedWhileDecoding) {
+  service_.OnRefused(absl::InvalidArgumentError("top_k=0"));
+  EXPECT_EQ(Calls(absl::StatusCode::kInvalidArgument), 1);
+}
+
 TEST_F(WorkerServiceTest, DropsCancelledAndLateCallsWithoutComputingThem) {
   executor_.Hold();
   service_.Serve(executor_);
@@ -339,7 +344,7 @@ TEST(RequestChecks, NameFieldAndValue) {
   EXPECT_THAT(check([](R& r) { r.epoch = 76; }),
               StatusIs(kFailed, AllOf(HasSubstr("epoch=76"), HasSubstr("77"))));
   EXPECT_THAT(check([](R& r) { r.model_digest = "abd"; }),
-              StatusIs(kFailed, AllOf(HasSubstr("model_digest=abd"), HasSubstr("abc"))));
+              StatusIs(kFailed, AllOf(HasSubstr("model_digest=\"abd\""), HasSubstr("abc"))));
   for (const int layer : {-1, 0, 4, 1 << 30}) {
     EXPECT_THAT(check([layer](R& r) { r.layer = layer; }),
                 StatusIs(kInvalid, AllOf(HasSubstr("layer=" + std::to_string(layer)),

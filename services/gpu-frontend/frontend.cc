@@ -93,7 +93,8 @@ absl::Status Frontend::Load() {
 
 absl::Status Frontend::LoadAndPublish() {
   const absl::Time start = clock_.Now();
-  const LoaderContext context{clock_, logger_, metrics_, client_metrics_};
+  const LoaderContext context{clock_, logger_, metrics_, client_metrics_,
+                              [this](const std::string& what) { ReportWaiting(what); }};
   ATELIER_ASSIGN_OR_RETURN(model_, loader_(options_, context));
   ATELIER_RETURN_IF_ERROR(Publish());
   logger_.Info("frontend_serving", {Kv("api", address()), Kv("metrics", metrics_address()),
@@ -155,7 +156,15 @@ void Frontend::Drain(const std::function<bool()>& hurry) {
 absl::Status Frontend::Ready() const {
   const FrontendState now = state();
   if (now == FrontendState::kServing) return model_->Ready();
-  return absl::UnavailableError(absl::StrCat("the frontend is ", FrontendStateName(now)));
+  absl::MutexLock lock(&mutex_);
+  return absl::UnavailableError(absl::StrCat("the frontend is ", FrontendStateName(now),
+                                             waiting_for_.empty() ? "" : ", ", waiting_for_));
+}
+
+void Frontend::ReportWaiting(const std::string& what) {
+  api_->SetLoading(what);
+  absl::MutexLock lock(&mutex_);
+  waiting_for_ = what;
 }
 
 bool Frontend::Advance(FrontendState next) {

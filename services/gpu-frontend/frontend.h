@@ -56,6 +56,7 @@ class Frontend {
   absl::Status LoadAndPublish();
   absl::Status Publish();
   absl::Status Ready() const;
+  void ReportWaiting(const std::string& what);
   // Forward only; false when `next` or a later state was reached already.
   bool Advance(FrontendState next);
   absl::StatusOr<ServedModel> DescribeModel() const;
@@ -70,6 +71,7 @@ class Frontend {
 
   mutable absl::Mutex mutex_;
   FrontendState state_ ABSL_GUARDED_BY(mutex_) = FrontendState::kStarting;
+  std::string waiting_for_ ABSL_GUARDED_BY(mutex_);  // while loading; empty = nothing
 
   // Written by Load before kServing is reached, read by others only from then on.
   std::unique_ptr<LoadedModel> model_;

@@ -2,6 +2,7 @@
 
 #include <functional>
 #include <memory>
+#include <string>
 
 #include "absl/status/statusor.h"
 #include "libs/base/clock.h"
@@ -34,6 +35,8 @@ struct LoaderContext {
   const Logger& logger;
   FrontendMetrics& metrics;
   ClientMetrics& client_metrics;
+  // Told what is being waited for, for who asks meanwhile. Thread-safe, returns at once.
+  std::function<void(const std::string& what)> report_waiting;
 };
 
 // Loads what `options` name. Blocks, for as long as reading the weights and waiting for the workers

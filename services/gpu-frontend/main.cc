@@ -1,7 +1,9 @@
+#include <atomic>
 #include <cstdlib>
 #include <memory>
 #include <thread>
 
+#include "absl/time/clock.h"
 #include "libs/base/clock.h"
 #include "libs/base/command_line.h"
 #include "libs/base/log.h"
@@ -14,6 +16,8 @@
 
 namespace atelier {
 namespace {
+
+constexpr absl::Duration kLastWords = absl::Milliseconds(200);
 
 int Serve(const FrontendOptions& options, TerminationSignals& signals) {
   SystemClock clock;
@@ -35,7 +39,15 @@ int Serve(const FrontendOptions& options, TerminationSignals& signals) {
   if (frontend.state() <= FrontendState::kLoading) std::_Exit(0);
   loading.join();
   if (!loaded.ok()) return failed(loaded);
-  frontend.Drain([&signals] { return signals.Pending() != 0; });
+  std::atomic<bool> hurry = false;
+  signals.RunWhileWatching([&] { frontend.Drain([&hurry] { return hurry.load(); }); },
+                           [&hurry](int) {
+                             // Time for the streams to say why they end; then whatever holds a
+                             // connection open is not waited for.
+                             hurry = true;
+                             absl::SleepFor(kLastWords);
+                             std::_Exit(0);
+                           });
   return 0;
 }
 

@@ -21,6 +21,7 @@ namespace {
 
 // How often the log says what is still missing while workers are waited for.
 constexpr absl::Duration kWaitReport = absl::Seconds(5);
+constexpr absl::Duration kFirstReport = absl::Seconds(1);
 
 ClientOptions ClientOptionsFor(const FrontendOptions& options, const Checkpoint& checkpoint) {
   const ModelConfig& config = checkpoint.config();
@@ -44,9 +45,11 @@ absl::StatusOr<std::unique_ptr<ExpertClient>> AwaitWorkers(const FrontendOptions
   ClientOptions client = ClientOptionsFor(options, checkpoint);
   const absl::Time start = context.clock.Now();
   const absl::Time deadline = start + options.connect_timeout;
+  absl::Duration patience = kFirstReport;
   while (true) {
     client.connect_timeout =
-        std::clamp(deadline - context.clock.Now(), absl::Milliseconds(1), kWaitReport);
+        std::clamp(deadline - context.clock.Now(), absl::Milliseconds(1), patience);
+    patience = kWaitReport;
     auto connected =
         ExpertClient::Connect(client, context.clock, context.logger, &context.client_metrics);
     if (connected.ok() || !absl::IsUnavailable(connected.status())) return connected;
@@ -56,6 +59,8 @@ absl::StatusOr<std::unique_ptr<ExpertClient>> AwaitWorkers(const FrontendOptions
           absl::StrCat("--connect-timeout=", absl::FormatDuration(options.connect_timeout),
                        " has passed: ", connected.status().message()));
     }
+    context.report_waiting(
+        absl::StrCat("waiting for expert workers: ", connected.status().message()));
     context.logger.Info(
         "waiting_for_workers",
         {Kv("missing", connected.status().message()),
@@ -128,6 +133,7 @@ class ModelStack final : public LoadedModel {
     ATELIER_RETURN_IF_ERROR(VerifyTensors(*checkpoint_, Role::kFrontend));
     ATELIER_ASSIGN_OR_RETURN(device_, CreateDevice(options, context));
     ATELIER_ASSIGN_OR_RETURN(client_, AwaitWorkers(options, *checkpoint_, context));
+    context.report_waiting("");
     experts_ = CreateClientExperts(*client_);
     const ModelConfig& config = checkpoint_->config();
     const GraphOptions graph = GraphOptionsFor(options, config);

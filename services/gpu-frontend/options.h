@@ -46,8 +46,8 @@ struct FrontendOptions {
 
   absl::Duration drain_timeout = absl::Seconds(30);
 
-  // INVALID_ARGUMENT (or UNIMPLEMENTED for another device than cpu) naming the flag, its value and what is
-  // valid. Touches nothing outside the value.
+  // INVALID_ARGUMENT (or UNIMPLEMENTED for another device than cpu) naming the flag, its value and
+  // what is valid. Touches nothing outside the value.
   absl::Status Validate() const;
   // Validate, and the defaults that follow from other fields: absolute paths, the model's name.
   absl::Status Resolve();

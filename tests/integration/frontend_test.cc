@@ -11,6 +11,8 @@
 #include "gmock/gmock.h"
 #include "grpcpp/grpcpp.h"
 #include "gtest/gtest.h"
+#include "libs/base/endpoint.h"
+#include "libs/testing/child_process.h"
 #include "libs/testing/status_matchers.h"
 #include "libs/testing/temp_dir.h"
 #include "proto/compat/sglang_scheduler.grpc.pb.h"
@@ -110,8 +112,11 @@ TEST_F(FrontendTest, DescribesTheModelByItsOptionsAndFiles) {
 }
 
 TEST_F(FrontendTest, IsUnavailableWhileLoading) {
+  absl::Notification waiting;
   absl::Notification let_load;
   Start([&](const FrontendOptions& options, const LoaderContext& context) {
+    context.report_waiting("waiting for expert workers: worker 127.0.0.1:1 is loading");
+    waiting.Notify();
     let_load.WaitForNotification();
     return ToyModel::Load(ToySpec(), options, context);
   });
@@ -119,8 +124,12 @@ TEST_F(FrontendTest, IsUnavailableWhileLoading) {
   {
     grpc::ClientContext context;
     wire::HealthCheckResponse health;
-    EXPECT_EQ(stub_->HealthCheck(&context, {}, &health).error_code(),
-              grpc::StatusCode::UNAVAILABLE);
+    waiting.WaitForNotification();
+    const grpc::Status early = stub_->HealthCheck(&context, {}, &health);
+    EXPECT_EQ(early.error_code(), grpc::StatusCode::UNAVAILABLE);
+    EXPECT_THAT(early.error_message(), HasSubstr("worker 127.0.0.1:1 is loading"));
+    EXPECT_THAT(testing::HttpGet(ParseEndpoint(frontend_->metrics_address())->port, "/readyz"),
+                HasSubstr("worker 127.0.0.1:1 is loading"));
   }
   let_load.Notify();
   loading.join();

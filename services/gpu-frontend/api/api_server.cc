@@ -55,6 +55,8 @@ class GrpcApiServer final : public ApiServer {
 
   int port() const override { return port_; }
 
+  void SetLoading(const std::string& what) override { service_.SetLoading(what); }
+
   void Serve(ApiBackend backend) override {
     service_.Serve(std::move(backend));
     SetHealth(true);

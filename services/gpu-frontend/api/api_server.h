@@ -37,6 +37,8 @@ class ApiServer {
   virtual ~ApiServer() = default;
 
   virtual int port() const = 0;
+  // What loading waits for ("" = nothing), told to requests that come too early.
+  virtual void SetLoading(const std::string& what) = 0;
   // From here on requests are taken. Called once.
   virtual void Serve(ApiBackend backend) = 0;
   // Says "not serving" to every kind of health check; calls in flight go on, new requests are for

@@ -19,6 +19,8 @@ namespace wire = ::sglang::grpc::scheduler;
 constexpr uint32_t kMaxInt = static_cast<uint32_t>(std::numeric_limits<int32_t>::max());
 // As many as the OpenAI API allows; state is kept for each from the start.
 constexpr uint32_t kMaxSequences = 128;
+// It is in every message of the answer and in log lines; the gateway's have some 45 bytes.
+constexpr size_t kMaxRequestIdBytes = 512;
 
 template <typename... Args>
 absl::Status Invalid(const Args&... args) {
@@ -200,6 +202,10 @@ absl::StatusOr<MappedRequest> MapGenerateRequest(const wire::GenerateRequest& re
                                                  const MappingLimits& limits) {
   if (request.request_id().empty()) {
     return Invalid("request_id is empty: give every request an id of its own");
+  }
+  if (request.request_id().size() > kMaxRequestIdBytes) {
+    return Invalid("request_id has ", request.request_id().size(), " bytes, at most ",
+                   kMaxRequestIdBytes, " are taken");
   }
   ATELIER_RETURN_IF_ERROR(CheckSupported(request));
   MappedRequest mapped;

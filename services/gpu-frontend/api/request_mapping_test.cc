@@ -114,6 +114,8 @@ TEST(RequestMapping, RefusesEachConstraintByName) {
 
 TEST(RequestMapping, RefusesWhatItCannotDoByName) {
   EXPECT_THAT(ErrorOf([](auto& r) { r.set_request_id(""); }), HasSubstr("request_id"));
+  EXPECT_THAT(ErrorOf([](auto& r) { r.set_request_id(std::string(1 << 20, 'x')); }),
+              HasSubstr("request_id has 1048576 bytes, at most 512 are taken"));
   EXPECT_THAT(ErrorOf([](auto& r) { r.set_lora_id("x"); }), HasSubstr("lora_id"));
   EXPECT_THAT(ErrorOf([](auto& r) { r.mutable_mm_inputs()->add_image_urls("http://x"); }),
               HasSubstr("mm_inputs"));

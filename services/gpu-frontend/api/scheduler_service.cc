@@ -4,6 +4,8 @@
 #include <string>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
+#include "libs/base/quoted.h"
 #include "libs/base/status_macros.h"
 #include "services/gpu-frontend/api/generate_call.h"
 #include "services/gpu-frontend/api/grpc_status.h"
@@ -64,7 +66,7 @@ class TokenizerStream final : public grpc::ServerWriteReactor<common::GetTokeniz
   }
 
   void OnWriteDone(bool ok) override {
-    if (!ok) return Finish(grpc::Status::CANCELLED);
+    if (!ok) return Finish(ToApiStatus(absl::CancelledError("the caller has gone")));
     if (sent_ == archive_->zip.size()) return Finish(grpc::Status::OK);
     WriteNext();
   }
@@ -102,6 +104,11 @@ absl::StatusOr<MappedRequest> Map(const wire::GenerateRequest& request, const Se
 SchedulerService::SchedulerService(int stream_interval, Clock& clock, const Logger& logger)
     : stream_interval_(stream_interval), clock_(clock), logger_(logger), started_(clock.Now()) {}
 
+void SchedulerService::SetLoading(const std::string& what) {
+  absl::MutexLock lock(&mutex_);
+  loading_ = what;
+}
+
 void SchedulerService::Serve(ApiBackend backend) {
   backend_ = std::make_unique<const ApiBackend>(std::move(backend));
   state_.store(State::kServing, std::memory_order_release);
@@ -115,7 +122,9 @@ void SchedulerService::Drain() {
 
 absl::StatusOr<const ApiBackend*> SchedulerService::Backend() const {
   if (state_.load(std::memory_order_acquire) == State::kLoading) {
-    return absl::UnavailableError("the model is still loading");
+    absl::MutexLock lock(&mutex_);
+    return absl::UnavailableError(
+        absl::StrCat("the model is still loading", loading_.empty() ? "" : ", ", loading_));
   }
   return backend_.get();
 }
@@ -153,8 +162,8 @@ grpc::ServerWriteReactor<wire::GenerateResponse>* SchedulerService::Generate(
   last_request_unix_nanos_.store(absl::ToUnixNanos(clock_.Now()), std::memory_order_relaxed);
   absl::StatusOr<MappedRequest> mapped = Map(*request, (*backend)->model, stream_interval_);
   if (!mapped.ok()) {
-    logger_.Debug("request_refused",
-                  {Kv("id", request->request_id()), Kv("reason", mapped.status().message())});
+    logger_.Debug("request_refused", {Kv("id", Quoted(request->request_id())),
+                                      Kv("reason", mapped.status().message())});
     reactor->Refuse(mapped.status());
     return reactor;
   }

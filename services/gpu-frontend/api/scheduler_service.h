@@ -22,6 +22,7 @@ class SchedulerService final : public sglang::grpc::scheduler::SglangScheduler::
   SchedulerService(int stream_interval, Clock& clock, const Logger& logger);
 
   // See ApiServer. Serve is called once.
+  void SetLoading(const std::string& what);
   void Serve(ApiBackend backend);
   void Drain();
   // Blocks until no Generate call refers to the engine any more; the server must be shut down.
@@ -70,8 +71,10 @@ class SchedulerService final : public sglang::grpc::scheduler::SglangScheduler::
   const Logger& logger_;
   const absl::Time started_;
   CallCounter calls_;
-  std::unique_ptr<const ApiBackend> backend_;  // written before state_ leaves kLoading
-  std::atomic<State> state_{State::kLoading};  // release in Serve pairs with acquire in Backend
+  mutable absl::Mutex mutex_;
+  std::string loading_ ABSL_GUARDED_BY(mutex_);  // what it waits for; empty = nothing
+  std::unique_ptr<const ApiBackend> backend_;    // written before state_ leaves kLoading
+  std::atomic<State> state_{State::kLoading};    // release in Serve pairs with acquire in Backend
   std::atomic<int64_t> last_request_unix_nanos_{0};  // 0 = none yet
 };
 

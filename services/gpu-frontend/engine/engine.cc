@@ -6,6 +6,7 @@
 #include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
+#include "libs/base/quoted.h"
 #include "libs/base/status_macros.h"
 #include "libs/metrics/metrics.h"
 #include "services/gpu-frontend/engine/engine_core.h"
@@ -101,7 +102,7 @@ absl::Status ThreadedEngine::Submit(GenerateRequest request, std::shared_ptr<Req
   }
   if (in_flight_.contains(request.id)) {
     return absl::AlreadyExistsError(
-        absl::StrCat("id=", request.id, ": a request in flight has it"));
+        absl::StrCat("id=", Quoted(request.id), ": a request in flight has it"));
   }
   if (num_queued_ >= options_.max_queued_requests) {
     return absl::ResourceExhaustedError(

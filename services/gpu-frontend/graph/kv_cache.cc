@@ -21,7 +21,7 @@ absl::StatusOr<int> KvCache::CountBlocks(const ModelConfig& config, int64_t budg
       std::min<int64_t>(budget_bytes / block_bytes, std::numeric_limits<int32_t>::max());
   if (blocks < 1) {
     return absl::ResourceExhaustedError(absl::StrCat("--kv-cache-bytes=", budget_bytes,
-                                                     " holds no block: one of ", block_size,
+                                                     ": holds no block: one of ", block_size,
                                                      " tokens takes ", block_bytes, " bytes"));
   }
   return static_cast<int>(blocks);
