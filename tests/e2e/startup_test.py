@@ -1,6 +1,9 @@
 """How the frontend starts, and how it says that it cannot."""
 import shutil
 import subprocess
+import time
+import urllib.error
+import urllib.request
 
 import openai
 import pytest
@@ -9,6 +12,17 @@ from atelier_stack import LOOPBACK, free_port, http_status
 
 def run(build_dir, *flags: str, timeout: float = 60.0):
     return subprocess.run([build_dir / "bin" / "gpu-frontend", *flags], capture_output=True, text=True, timeout=timeout)
+
+
+def http_text(url: str) -> str:
+    """The body of a GET, whatever the status; "" where nothing answers."""
+    try:
+        with urllib.request.urlopen(url, timeout=2) as response:
+            return response.read().decode()
+    except urllib.error.HTTPError as error:
+        return error.read().decode()
+    except OSError:
+        return ""
 
 
 REQUIRED = ("--model-path=/nowhere", "--workers=127.0.0.1:1")
@@ -74,6 +88,24 @@ def test_absent_workers_are_named_while_waiting_and_at_the_end(build_dir, model)
     address = f"{LOOPBACK}:{free_port()}"
     text = start_and_fail(build_dir, f"--model-path={model}", f"--workers={address}", "--connect-timeout=1s")
     assert address in text
+
+
+def test_readyz_names_what_is_waited_for(build_dir, model, tmp_path, shared):
+    address = f"{LOOPBACK}:{free_port()}"
+    metrics = f"{LOOPBACK}:{free_port()}"
+    log = open(tmp_path / "log", "wb")
+    frontend = subprocess.Popen([build_dir / "bin" / "gpu-frontend", f"--model-path={model}", f"--workers={shared.listen[0]},{address}",
+                                 "--port=0", f"--metrics-address={metrics}"], stderr=log)
+    try:
+        deadline = time.monotonic() + 30
+        text = ""
+        while "slice 1/2" not in text and time.monotonic() < deadline:
+            text = http_text(f"http://{metrics}/readyz")
+            time.sleep(0.05)
+        assert address in text and "no worker holds slice 1/2" in text, text
+    finally:
+        frontend.terminate()
+    assert frontend.wait(10) == 0
 
 
 def test_half_of_the_experts_is_not_enough(build_dir, shared, model):
