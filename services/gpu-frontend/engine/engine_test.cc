@@ -159,7 +159,7 @@ TEST_F(EngineTest, RefusesAnIdInFlightAndTakesItAgainAfterwards) {
   gate_->Close();
   const auto sink = Submit(Greedy("a", {1, 2}, 2));
   EXPECT_THAT(engine_->Submit(Greedy("a", {1, 2}, 2), std::make_shared<RecordingSink>()),
-              StatusIs(absl::StatusCode::kAlreadyExists, HasSubstr("id=a")));
+              StatusIs(absl::StatusCode::kAlreadyExists, HasSubstr("id=\"a\"")));
   gate_->Open();
   sink->WaitUntilEnded();
   Submit(Greedy("a", {1, 2}, 2))->WaitUntilEnded();
@@ -176,7 +176,8 @@ TEST_F(EngineTest, RefusesMoreThanTheQueueHolds) {
   const auto first = Submit(Greedy("first", {1, 2}, 2));
   const auto second = Submit(Greedy("second", {1, 2}, 2));
   EXPECT_THAT(engine_->Submit(Greedy("third", {1, 2}, 2), std::make_shared<RecordingSink>()),
-              StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("max_queued_requests=2")));
+              StatusIs(absl::StatusCode::kResourceExhausted,
+                       HasSubstr("2 requests wait (--max-queued-requests)")));
   EXPECT_EQ(engine_->Load().waiting, 2);
   gate_->Open();
   first->WaitUntilEnded();
