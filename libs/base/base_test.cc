@@ -1,7 +1,9 @@
+#include <csignal>
 #include <limits>
 #include <string>
 #include <vector>
 
+#include "absl/synchronization/notification.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "libs/base/checked_math.h"
@@ -9,6 +11,7 @@
 #include "libs/base/log.h"
 #include "libs/base/progress.h"
 #include "libs/base/quoted.h"
+#include "libs/base/termination.h"
 
 namespace atelier {
 namespace {
@@ -70,6 +73,22 @@ TEST(Quoted, EscapesAndClips) {
   EXPECT_EQ(Quoted("a\nb"), "\"a\\nb\"");
   EXPECT_EQ(Quoted("abcdef", 3), "\"abc\"... (6 bytes)");
   EXPECT_EQ(Quoted("abc", 3), "\"abc\"");
+}
+
+TEST(TerminationSignals, AreSeenWhileWorkRuns) {
+  TerminationSignals signals;
+  absl::Notification seen;
+  int number = 0;
+  signals.RunWhileWatching(
+      [&] {
+        TerminationSignals::Raise();
+        seen.WaitForNotification();
+      },
+      [&](int signal) {
+        number = signal;
+        seen.Notify();
+      });
+  EXPECT_EQ(number, SIGTERM);
 }
 
 }  // namespace
