@@ -338,6 +338,8 @@ TEST(StatusCodes, WhatGrpcSaysItselfIsPutInWords) {
             "the peer is shutting down");
   EXPECT_EQ(message(grpc::StatusCode::UNAVAILABLE, "Socket closed"),
             "the peer closed the connection");
+  EXPECT_EQ(message(grpc::StatusCode::UNAVAILABLE, "recvmsg:Connection reset by peer"),
+            "the peer closed the connection");
   EXPECT_THAT(message(grpc::StatusCode::UNIMPLEMENTED, ""), HasSubstr("does not know this call"));
   EXPECT_EQ(message(grpc::StatusCode::INTERNAL, ""), "the peer gave no reason");
   EXPECT_EQ(message(grpc::StatusCode::NOT_FOUND, "no such layer"), "no such layer");

@@ -1,5 +1,6 @@
 #include "libs/transport/status_codes.h"
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 
 namespace atelier {
@@ -17,7 +18,9 @@ absl::StatusCode CanonicalCode(int code) {
 std::string PlainMessage(const grpc::Status& status) {
   const std::string& text = status.error_message();
   if (text == "Cancelling all calls") return "the peer is shutting down";
-  if (text == "Socket closed") return "the peer closed the connection";
+  if (text == "Socket closed" || absl::StrContains(text, "Connection reset by peer")) {
+    return "the peer closed the connection";
+  }
   if (!text.empty() && text != "CANCELLED") return text;
   switch (status.error_code()) {
     case grpc::StatusCode::OK:
