@@ -107,7 +107,8 @@ struct Case {
 
 void Report(const Case& c) {
   const Method method = c.entry.method;
-  const size_t rows = static_cast<size_t>(c.rows), stride = PaddedRowBytes(method, c.shape.hidden);
+  const size_t rows = static_cast<size_t>(c.rows),
+               stride = ActivationRowBytes(method, c.shape.hidden);
   const std::vector<float> input(rows * static_cast<size_t>(c.shape.hidden), 0.5f);
   AlignedBuffer<uint8_t> prepared;
   AlignedBuffer<float> scales;

@@ -1,10 +1,13 @@
 #include "libs/kernels/expert_ffn.h"
 
+#include <algorithm>
 #include <bit>
 #include <cstring>
+#include <limits>
 
 #include "libs/base/check.h"
 #include "libs/kernels/aligned_buffer.h"
+#include "libs/kernels/gemm/block_layout-inl.h"
 #include "libs/kernels/int8_codes.h"
 
 namespace atelier {
@@ -30,26 +33,69 @@ void PrepareBf16Row(const T* input, int k, uint8_t* data) {
   if (not_finite != 0) {
     for (int i = 0; i < k; ++i) row[i] = kBf16QuietNan;
   }
-  std::memset(data + bytes, 0, PaddedRowBytes(Method::kBF16, k) - bytes);
+  std::memset(data + bytes, 0, ActivationRowBytes(Method::kBF16, k) - bytes);
 }
 
 template <typename T>
 float PrepareInt8Row(const T* input, int k, uint8_t* data) {
   const size_t bytes = static_cast<size_t>(k);
-  std::memset(data + bytes, 0, PaddedRowBytes(Method::kINT8, k) - bytes);
+  std::memset(data + bytes, 0, ActivationRowBytes(Method::kINT8, k) - bytes);
   return QuantizeInt8Row(input, k, reinterpret_cast<int8_t*>(data));
+}
+
+int32_t SumOf(const int8_t* codes, int count) {
+  int32_t sum = 0;
+  for (int i = 0; i < count; ++i) sum += codes[i];
+  return sum;
+}
+
+// One block of up to 256 inputs; returns its scale.
+template <typename T>
+float PrepareInt8Block(const T* input, int k, uint8_t* record) {
+  std::memset(record, 0, kActivationBlockBytes);
+  int8_t* codes = reinterpret_cast<int8_t*>(record);
+  const float scale = QuantizeInt8Row(input, k, codes);
+  int32_t sums32[kBlockK / 32], sums16[kBlockK / 16];
+  for (int i = 0; i < kBlockK / 16; ++i) sums16[i] = SumOf(codes + i * 16, 16);
+  for (int i = 0; i < kBlockK / 32; ++i) sums32[i] = sums16[2 * i] + sums16[2 * i + 1];
+  std::memcpy(record + kActivationSums32, sums32, sizeof(sums32));
+  std::memcpy(record + kActivationSums16, sums16, sizeof(sums16));
+  std::memcpy(record + kActivationScale, &scale, sizeof(scale));
+  return scale;
+}
+
+template <typename T>
+void PrepareInt8Blocks(const T* input, int k, uint8_t* data) {
+  bool finite = true;
+  uint8_t* record = data;
+  for (int begin = 0; begin < k; begin += kBlockK, record += kActivationBlockBytes) {
+    const float scale = PrepareInt8Block(input + begin, std::min(k - begin, kBlockK), record);
+    finite = finite && scale == scale;
+  }
+  if (finite) return;
+  const float nan = std::numeric_limits<float>::quiet_NaN();
+  for (uint8_t* at = data; at != record; at += kActivationBlockBytes) {
+    std::memcpy(at + kActivationScale, &nan, sizeof(nan));
+  }
 }
 
 template <typename T>
 void Prepare(Method method, const T* input, size_t input_stride, int rows, int k, uint8_t* data,
              float* scales) {
   ATELIER_DCHECK(ValidatePackedShape(method, 0, k).ok());
-  const size_t stride = PaddedRowBytes(method, k);
+  const size_t stride = ActivationRowBytes(method, k);
+  const ActivationForm form = ActivationFormOf(method);
   for (int r = 0; r < rows; ++r, input += input_stride, data += stride) {
-    if (method == Method::kBF16) {
-      PrepareBf16Row(input, k, data);
-    } else {
-      scales[r] = PrepareInt8Row(input, k, data);
+    switch (form) {
+      case ActivationForm::kBf16:
+        PrepareBf16Row(input, k, data);
+        break;
+      case ActivationForm::kInt8Row:
+        scales[r] = PrepareInt8Row(input, k, data);
+        break;
+      case ActivationForm::kInt8Blocks:
+        PrepareInt8Blocks(input, k, data);
+        break;
     }
   }
 }
@@ -116,10 +162,12 @@ void Gemm(const KernelTable& table, const PackedMatrix& weights, const Activatio
   args.padded_k_bytes = PaddedRowBytes(weights.method, weights.k);
   args.row_scales =
       weights.row_scales == nullptr ? nullptr : weights.row_scales + first * kPanelWidth;
+  args.k = weights.k;
+  args.bf16_scales = weights.bf16_scales;
   args.num_panels = panel_end - panel_begin;
   args.out = out;
   args.out_stride = out_stride;
-  table.kernel(weights.method).gemm(args);
+  table.kernel(weights.method, rows.rows)(args);
 }
 
 void SwiGlu(float* gate, const float* up, size_t count) {
@@ -143,7 +191,7 @@ void RunExpert(const KernelTable& table, const ExpertView& expert, const Activat
 
   AlignedBuffer<uint8_t> prepared;
   ActivationRows inner;
-  inner.stride = PaddedRowBytes(method, expert.down.k);
+  inner.stride = ActivationRowBytes(method, expert.down.k);
   inner.rows = rows.rows;
   inner.data = prepared.Reserve(num_rows * inner.stride);
   inner.scales = scales.Reserve(num_rows);

@@ -20,18 +20,17 @@ struct ExpertView {
   Activation activation = Activation::kSwiGlu;
 };
 
-// Activation rows in the form that `method` multiplies: bf16, or int8 with one fp32 scale per row;
-// zero-padded to PaddedRowBytes(method, k). A view.
+// Activation rows in the form that a method multiplies (ActivationForm), zero-padded. A view.
 struct ActivationRows {
   const uint8_t* data = nullptr;  // 64-byte aligned
-  size_t stride = 0;              // bytes, PaddedRowBytes(method, k)
+  size_t stride = 0;              // bytes, ActivationRowBytes(method, k)
   const float* scales = nullptr;  // INT8: [rows]
   int rows = 0;
 };
 
-// Rounds (bf16) or quantises (int8, symmetric per row) `rows` rows of k floats / bf16 values into
-// `data` and `scales`. A row with NaN or infinity yields NaN in every product of that row and of no
-// other (INT8: its scale is NaN).
+// Rounds (bf16) or quantises (int8, symmetric, per row or per 256 inputs) `rows` rows of k floats /
+// bf16 values into `data` and `scales` (INT8 only). A row with NaN or infinity yields NaN in every
+// product of that row and of no other (int8: its scales are NaN).
 void PrepareRows(Method method, const float* input, size_t input_stride, int rows, int k,
                  uint8_t* data, float* scales);
 void PrepareRows(Method method, const BFloat16* input, size_t input_stride, int rows, int k,

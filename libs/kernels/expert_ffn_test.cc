@@ -22,6 +22,7 @@ using testing::PackedWeights;
 using testing::PreparedRows;
 using testing::RandomBf16Values;
 using testing::SupportedKernels;
+using testing::SupportedPlainKernels;
 
 constexpr double kFloatRounding = 0x1p-24;  // largest relative error of one fp32 operation
 constexpr double kBf16Rounding = 0x1p-8;    // of rounding to bf16
@@ -222,7 +223,7 @@ TEST_P(ExpertOnEveryIsa, IsWithinThePublishedBoundOfTheReference) {
   RecordProperty("worst_fraction_of_bound", std::to_string(worst));
 }
 
-INSTANTIATE_TEST_SUITE_P(Kernels, ExpertOnEveryIsa, ::testing::ValuesIn(SupportedKernels()),
+INSTANTIATE_TEST_SUITE_P(Kernels, ExpertOnEveryIsa, ::testing::ValuesIn(SupportedPlainKernels()),
                          KernelName);
 
 class Int8ExpertOnEveryIsa : public ::testing::TestWithParam<KernelEntry> {};

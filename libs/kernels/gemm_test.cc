@@ -19,6 +19,7 @@ using testing::PackedWeights;
 using testing::PreparedRows;
 using testing::RandomBf16Values;
 using testing::SupportedKernels;
+using testing::SupportedPlainKernels;
 
 // What an element must be: for INT8 the one exact value, for BF16 the sum in double and how far
 // fp32 sums in any order may be from it (docs/numerics.md).
@@ -202,7 +203,7 @@ TEST_P(GemmOnEveryIsa, WritesNothingBesideItsColumns) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Kernels, GemmOnEveryIsa, ::testing::ValuesIn(SupportedKernels()),
+INSTANTIATE_TEST_SUITE_P(Kernels, GemmOnEveryIsa, ::testing::ValuesIn(SupportedPlainKernels()),
                          KernelName);
 
 class Int8GemmOnEveryIsa : public ::testing::TestWithParam<KernelEntry> {};

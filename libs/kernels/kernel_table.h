@@ -1,5 +1,6 @@
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -18,10 +19,11 @@ struct KernelEntry {
   const char* isa;  // full name for people: "scalar", "avx2", "avx512bf16", "avx512vnni", …
   bool (*supported)(const CpuFeatures&);
   MicroKernel kernel;
+  int min_rows = 0;  // fewer rows of an expert than this are better served by the next entry
 };
 
-// The micro-kernels chosen for this process, one per method. Immutable after Select; pass by const
-// reference.
+// The micro-kernels chosen for this process: per method one for many rows of an expert and one for
+// few (often the same). Immutable after Select; pass by const reference.
 class KernelTable {
  public:
   // All entries, best first per method. The order is the preference.
@@ -30,17 +32,23 @@ class KernelTable {
   // The best supported entry per method not above `cap`. FAILED_PRECONDITION when `cap` itself
   // needs what the CPU or the kernel does not have (naming what is missing).
   static absl::StatusOr<KernelTable> Select(const CpuFeatures& features, CpuIsa cap);
-  // A table with exactly the given entry, which must outlive it; for tests of one ISA.
+  // A table with exactly the given entry for any number of rows; for tests of one ISA. The entry
+  // must outlive it.
   static KernelTable ForEntry(const KernelEntry& entry);
 
-  const MicroKernel& kernel(Method method) const { return entry(method).kernel; }
-  const char* isa(Method method) const { return entry(method).isa; }
+  MicroKernel kernel(Method method, int rows) const;
+  const char* isa(Method method) const;  // the kernel's for many rows
+  bool Has(Method method) const { return choice(method).many != nullptr; }
 
  private:
-  const KernelEntry& entry(Method method) const;
+  struct Choice {
+    const KernelEntry* many = nullptr;
+    const KernelEntry* few = nullptr;
+    int min_rows = 0;  // of `many`
+  };
+  const Choice& choice(Method method) const { return choices_[static_cast<size_t>(method)]; }
 
-  const KernelEntry* bf16_ = nullptr;
-  const KernelEntry* int8_ = nullptr;
+  std::array<Choice, static_cast<size_t>(Method::kIQ4_XS) + 1> choices_{};
 };
 
 // The method x ISA matrix as text, from Candidates(), marking what these features support and what

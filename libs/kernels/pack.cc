@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "libs/base/check.h"
 #include "libs/base/checked_math.h"
+#include "libs/kernels/gemm/block_layout-inl.h"
 #include "libs/kernels/int8_codes.h"
 
 namespace atelier {
@@ -95,20 +96,38 @@ class RowEncoder {
 }  // namespace
 
 absl::Status ValidatePackedShape(Method method, int n, int k) {
-  if (n >= 0 && k >= 1 && k <= MaxPackedK(method)) return absl::OkStatus();
+  const int multiple = KMultiple(method);
+  if (n >= 0 && k >= 1 && k <= MaxPackedK(method) && k % multiple == 0) return absl::OkStatus();
   return absl::InvalidArgumentError(
       absl::StrCat("weight matrix [", n, ", ", k, "]: the ", MethodName(method),
-                   " kernels take n >= 0 and 1 <= k <= ", MaxPackedK(method)));
+                   " kernels take n >= 0 and 1 <= k <= ", MaxPackedK(method),
+                   multiple > 1 ? absl::StrCat(", k a multiple of ", multiple) : std::string()));
 }
 
 size_t PaddedRowBytes(Method method, int k) {
   return RoundUp(static_cast<size_t>(k) * ElementBytes(method), size_t{kRowAlignBytes});
 }
 
-size_t PanelBytes(Method method, int k) { return kPanelWidth * PaddedRowBytes(method, k); }
+size_t ActivationRowBytes(Method method, int k) {
+  switch (ActivationFormOf(method)) {
+    case ActivationForm::kBf16:
+      return PaddedRowBytes(Method::kBF16, k);
+    case ActivationForm::kInt8Row:
+      return PaddedRowBytes(Method::kINT8, k);
+    case ActivationForm::kInt8Blocks:
+      return CeilDiv(static_cast<size_t>(k), size_t{kBlockK}) * kActivationBlockBytes;
+  }
+  return 0;
+}
+
+size_t PanelBytes(Method method, int k) {
+  const BlockFormat* format = BlockFormatOf(method);
+  if (format != nullptr) return BlockPanelBytes(*format, static_cast<size_t>(k));
+  return kPanelWidth * PaddedRowBytes(method, k);
+}
 
 size_t PackedDataBytes(Method method, int n, int k) {
-  return PaddedRows(n) * PaddedRowBytes(method, k);
+  return CeilDiv(static_cast<size_t>(n), size_t{kPanelWidth}) * PanelBytes(method, k);
 }
 
 size_t PackedMatrixBytes(Method method, int n, int k) {

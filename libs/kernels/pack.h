@@ -5,15 +5,16 @@
 
 #include "absl/status/status.h"
 #include "libs/base/float16.h"
+#include "libs/kernels/gemm/block_format.h"
 #include "libs/model/dtype.h"
 
 namespace atelier {
 
-// The packed layout, version 1 (docs/weight-layout.md has it byte by byte): the N output rows in
+// The packed layout, version 2 (docs/weight-layout.md has it byte by byte): the N output rows in
 // panels of kPanelWidth, K in groups of kGroupBytes (2 bf16 or 4 int8), K padded with zeros to
 // kRowAlignBytes, N padded with zero rows to a whole panel. So one layout feeds AVX2, AVX-512
 // VNNI/BF16 and AMX tiles.
-inline constexpr int kPackedLayoutVersion = 1;
+inline constexpr int kPackedLayoutVersion = 2;
 inline constexpr int kPanelWidth = 16;
 inline constexpr int kGroupBytes = 4;
 // K is padded to 64 bytes of one row: one AMX tile row, one cache line.
@@ -23,9 +24,24 @@ inline constexpr int kRowAlignBytes = 64;
 // (u8 x s8); the kernels take kInt8WeightOffset * sum(activations of the row) off again.
 inline constexpr int kInt8WeightOffset = 128;
 
-// Longest K. INT8: K * 127 * 127, the largest possible sum, fits int32. BF16: the error bound of
-// docs/numerics.md holds.
+// Longest K. INT8: K * 127 * 127, the largest possible sum, fits int32. Others: the error bounds of
+// docs/numerics.md hold.
 constexpr int MaxPackedK(Method method) { return method == Method::kINT8 ? 1 << 17 : 1 << 23; }
+
+// How the activations are given that a method's weights are multiplied with.
+enum class ActivationForm {
+  kBf16,       // rounded
+  kInt8Row,    // int8 with one scale per row
+  kInt8Blocks  // int8 with a scale per 256 inputs, and sums of 16 and of 32 of them beside
+};
+ActivationForm ActivationFormOf(Method method);
+
+// The coding of a block-quantised method; null for BF16, INT8 and the FP8 methods.
+const BlockFormat* BlockFormatOf(Method method);
+
+// K of a matrix, and of a slice of it, is a multiple of this: the inputs that share a scale (and
+// for the GGUF types a block of the file).
+int KMultiple(Method method);
 
 // A weight matrix [n, k] (PyTorch Linear order: y[n] = sum_k w[n, k] x[k]) in the packed layout. A
 // view.
@@ -34,19 +50,22 @@ struct PackedMatrix {
   int n = 0;                          // logical output rows
   int k = 0;                          // logical inputs
   const uint8_t* data = nullptr;      // PackedDataBytes(method, n, k), 64-byte aligned
-  const float* row_scales = nullptr;  // INT8: [n rounded up to kPanelWidth]; else null
+  const float* row_scales = nullptr;  // INT8, FP8Row: [n rounded up to kPanelWidth]; else null
+  bool bf16_scales = false;           // INT4: scales are bf16 as published, not fp16
 
   int num_panels() const { return (n + kPanelWidth - 1) / kPanelWidth; }
 };
 
 // INVALID_ARGUMENT naming the value when a matrix [n, k] is outside what the kernels compute
-// exactly: n >= 0, 1 <= k <= MaxPackedK(method). For shapes that come from a file; the functions
-// below require it.
+// exactly: n >= 0, 1 <= k <= MaxPackedK(method), k a multiple of KMultiple(method). For shapes that
+// come from a file; the functions below require it.
 absl::Status ValidatePackedShape(Method method, int n, int k);
 
-// Bytes of K of one row after padding (a multiple of kRowAlignBytes), of one panel, and of the
-// whole data array.
+// BF16 and INT8: bytes of K of one row of weights after padding (a multiple of kRowAlignBytes).
 size_t PaddedRowBytes(Method method, int k);
+// Bytes of one row of activations in the method's form, a multiple of 64.
+size_t ActivationRowBytes(Method method, int k);
+// Bytes of one panel, and of the whole data array.
 size_t PanelBytes(Method method, int k);
 size_t PackedDataBytes(Method method, int n, int k);
 
@@ -63,11 +82,11 @@ struct WeightSource {
   size_t row_stride = 0;       // elements
 };
 
-// Packs (and for INT8 quantises: symmetric, scale = amax / 127 per output row, round to nearest
-// even) n rows of k columns into `block` of PackedMatrixBytes(). Panels [panel_begin, panel_end)
-// only, so that threads can share one matrix. A NaN or infinity in an INT8 row makes that row's
-// scale, and so its outputs, NaN. REQUIRES: block is 64-byte aligned; source covers [n, k];
-// ValidatePackedShape.
+// BF16 and INT8: packs (and for INT8 quantises: symmetric, scale = amax / 127 per output row, round
+// to nearest even) n rows of k columns into `block` of PackedMatrixBytes(). Panels [panel_begin,
+// panel_end) only, so that threads can share one matrix. A NaN or infinity in an INT8 row makes
+// that row's scale, and so its outputs, NaN. REQUIRES: block is 64-byte aligned; source covers [n,
+// k]; ValidatePackedShape.
 void PackMatrix(const WeightSource& source, Method method, int n, int k, int panel_begin,
                 int panel_end, uint8_t* block);
 

@@ -21,6 +21,14 @@ constexpr DTypeRow kDTypes[] = {
     {DType::kBool, "BOOL", 1},
 };
 
+// In the order of the enumeration.
+constexpr absl::string_view kMethodNames[] = {
+    "BF16",        "INT8",         "INT4_G32",  "INT4_G64", "INT4_G128", "INT4_G32_ZP",
+    "INT4_G64_ZP", "INT4_G128_ZP", "FP8_BLOCK", "FP8_ROW",  "MXFP8",     "MXFP4",
+    "Q8_0",        "Q4_0",         "Q4_1",      "Q5_0",     "Q5_1",      "Q2_K",
+    "Q3_K",        "Q4_K",         "Q5_K",      "Q6_K",     "IQ4_NL",    "IQ4_XS"};
+static_assert(std::size(kMethodNames) == static_cast<size_t>(Method::kIQ4_XS) + 1);
+
 const DTypeRow& RowOf(DType dtype) {
   const size_t index = static_cast<size_t>(dtype);
   ATELIER_CHECK(index < std::size(kDTypes) && kDTypes[index].dtype == dtype);
@@ -40,6 +48,26 @@ std::optional<DType> ParseDType(absl::string_view name) {
   return std::nullopt;
 }
 
-absl::string_view MethodName(Method method) { return method == Method::kBF16 ? "BF16" : "INT8"; }
+const std::vector<Method>& AllMethods() {
+  static const auto* const kMethods = [] {
+    auto* methods = new std::vector<Method>;
+    for (size_t i = 0; i < std::size(kMethodNames); ++i) methods->push_back(static_cast<Method>(i));
+    return methods;
+  }();
+  return *kMethods;
+}
+
+absl::string_view MethodName(Method method) {
+  const size_t index = static_cast<size_t>(method);
+  ATELIER_CHECK(index < std::size(kMethodNames));
+  return kMethodNames[index];
+}
+
+std::optional<Method> ParseMethod(absl::string_view name) {
+  for (const Method method : AllMethods()) {
+    if (MethodName(method) == name) return method;
+  }
+  return std::nullopt;
+}
 
 }  // namespace atelier

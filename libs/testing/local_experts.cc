@@ -99,7 +99,7 @@ class KernelExperts final : public LocalExperts {
     }
     AlignedBuffer<uint8_t> data;
     std::vector<float> scales(chosen.size());
-    const size_t stride = PaddedRowBytes(method_, batch.hidden_size);
+    const size_t stride = ActivationRowBytes(method_, batch.hidden_size);
     data.Reserve(stride * chosen.size());
     PrepareRows(method_, gathered.data(), hidden, rows, batch.hidden_size, data.data(),
                 scales.data());

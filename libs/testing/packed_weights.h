@@ -41,7 +41,7 @@ class PackedWeights {
 class PreparedRows {
  public:
   PreparedRows(Method method, const std::vector<float>& values, int rows, int k)
-      : stride_(PaddedRowBytes(method, k)),
+      : stride_(ActivationRowBytes(method, k)),
         data_(static_cast<size_t>(rows) * stride_),
         scales_(method == Method::kINT8 ? static_cast<size_t>(rows) : 0),
         num_rows_(rows) {

@@ -5,6 +5,7 @@
 
 #include "gtest/gtest.h"
 #include "libs/kernels/kernel_table.h"
+#include "libs/kernels/pack.h"
 #include "libs/model/dtype.h"
 
 namespace atelier::testing {
@@ -26,6 +27,22 @@ inline std::vector<KernelEntry> SupportedKernels(Method method) {
     if (entry.method == method) supported.push_back(entry);
   }
   return supported;
+}
+
+// Those whose weights PackMatrix makes from floats: BF16 and INT8.
+inline std::vector<KernelEntry> SupportedPlainKernels() {
+  std::vector<KernelEntry> plain = SupportedKernels(Method::kBF16);
+  for (const KernelEntry& entry : SupportedKernels(Method::kINT8)) plain.push_back(entry);
+  return plain;
+}
+
+// Those of the block-quantised methods.
+inline std::vector<KernelEntry> SupportedBlockKernels() {
+  std::vector<KernelEntry> blocks;
+  for (const KernelEntry& entry : SupportedKernels()) {
+    if (BlockFormatOf(entry.method) != nullptr) blocks.push_back(entry);
+  }
+  return blocks;
 }
 
 // "BF16_avx2", …

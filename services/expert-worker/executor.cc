@@ -87,9 +87,9 @@ class BatchExecutor final : public Executor {
   // body(begin, end) over [0, count) in runs of kRowsPerTask; a single run stays on this thread.
   void ForRowRuns(size_t count, const std::function<void(size_t, size_t)>& body);
 
-  size_t HiddenStride() const { return PaddedRowBytes(store_.method(), store_.hidden_size()); }
+  size_t HiddenStride() const { return ActivationRowBytes(store_.method(), store_.hidden_size()); }
   size_t InnerStride(const ExpertGroup& group) const {
-    return PaddedRowBytes(store_.method(), group.expert->down.k);
+    return ActivationRowBytes(store_.method(), group.expert->down.k);
   }
 
   const ExpertStore& store_;

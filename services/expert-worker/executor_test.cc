@@ -330,7 +330,8 @@ TEST_P(ExecutorOnEveryIsa, AllocatesNothingOnceTheWorkspaceHasGrown) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Kernels, ExecutorOnEveryIsa,
-                         ::testing::ValuesIn(testing::SupportedKernels()), testing::KernelName);
+                         ::testing::ValuesIn(testing::SupportedPlainKernels()),
+                         testing::KernelName);
 
 }  // namespace
 }  // namespace atelier

@@ -14,7 +14,7 @@ namespace {
 constexpr int64_t kMinWorkPerPiece = int64_t{1} << 17;
 
 ActivationRows Prepare(const CpuContext& cpu, const LinearArgs& args, int k) {
-  const size_t stride = PaddedRowBytes(Method::kBF16, k);
+  const size_t stride = ActivationRowBytes(Method::kBF16, k);
   uint8_t* data = cpu.scratch.Reserve(stride * static_cast<size_t>(args.rows));
   const int64_t grain = std::max<int64_t>(1, kMinWorkPerPiece / 8 / k);
   cpu.threads.ParallelFor(args.rows, grain, [&](int64_t begin, int64_t end) {

@@ -9,27 +9,28 @@
 
 namespace atelier {
 
-// What a micro-kernel reads and writes. Rows are activations in the method's own form (bf16, or
-// int8 with a scale per row); panels are those of libs/kernels/pack.h.
+struct BlockFormat;
+
+// What a micro-kernel reads and writes. Rows are activations in the method's own form
+// (expert_ffn.h, ActivationForm); panels are those of libs/kernels/pack.h.
 struct MicroKernelArgs {
   const uint8_t* activations;      // row r at activations + r * activation_stride; zero-padded
-  size_t activation_stride;        // bytes, >= padded_k_bytes
+  size_t activation_stride;        // bytes, >= what the form needs
   const float* activation_scales;  // INT8: [rows]; else null
   int rows;                        // >= 0
   const uint8_t* panels;           // first panel to compute, 64-byte aligned
-  size_t panel_bytes;              // 16 * padded_k_bytes
-  size_t padded_k_bytes;           // a multiple of 64
-  const float* row_scales;         // INT8: of the first panel's first output row; else null
+  size_t panel_bytes;              // from one panel to the next
+  size_t padded_k_bytes;           // BF16, INT8: of one row of a panel, a multiple of 64; else 0
+  int k;                           // inputs; block formats: a multiple of their group
+  const float* row_scales;         // INT8, FP8Row: of the first panel's first output row; else null
+  bool bf16_scales;                // block formats: ScaleCoding::kHalf is bf16, not fp16
   int num_panels;                  // >= 0
   float* out;                      // [rows, out_stride]; 16 columns a panel, overwritten
   size_t out_stride;               // floats, >= 16 * num_panels
 };
 
-// out[r, c] = sum_k activation[r, k] * weight[c, k] (times both scales for INT8), fp32. A row's
-// bits depend on nothing but that row, the weights and the ISA: not on rows, num_panels or
-// position.
-struct MicroKernel {
-  void (*gemm)(const MicroKernelArgs& args);
-};
+// out[r, c] = sum_k activation[r, k] * weight[c, k], with the scales of both, fp32. A row's bits
+// depend on nothing but that row, the weights and the ISA: not on rows, num_panels or position.
+using MicroKernel = void (*)(const MicroKernelArgs& args);
 
 }  // namespace atelier

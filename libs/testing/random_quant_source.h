@@ -1,0 +1,131 @@
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+#include <random>
+
+#include "libs/base/float16.h"
+#include "libs/kernels/block_pack.h"
+#include "libs/testing/guarded_buffer.h"
+
+namespace atelier::testing {
+
+// Weights of a block-quantised method in which every field takes every value that it can: all
+// codes, scales of both signs and of many sizes. A pure function of (seed, row, block).
+class RandomQuantSource final : public QuantSource {
+ public:
+  RandomQuantSource(Method method, uint32_t seed) : format_(*BlockFormatOf(method)), seed_(seed) {}
+
+  void Read(int row, int block, int, QuantBlock& out) const override {
+    std::mt19937 random(seed_ * 7919u + static_cast<uint32_t>(row) * 104729u +
+                        static_cast<uint32_t>(block));
+    for (uint8_t& code : out.codes) code = Bits(random, format_.bits);
+    const bool nibble = format_.scale == ScaleCoding::kSuperNibble;
+    for (size_t j = 0; j < 16; ++j) {
+      out.half_scales[j] = Half(random);
+      out.half_mins[j] = Half(random);
+      out.zero_codes[j] = Bits(random, 4);
+      out.exponents[j] = static_cast<uint8_t>(118 + random() % 12);
+      out.sub_scales[j] = Bits(random, nibble ? 4 : 8);
+      out.sub_mins[j] = Bits(random, nibble ? 4 : 8);
+    }
+    out.super = Half(random);
+    out.super_min = Half(random);
+  }
+
+  // What a weight is, in double, from the words of BlockFormat and nothing of the layout.
+  static double Weight(const BlockFormat& format, const QuantBlock& block, int k) {
+    const size_t j = static_cast<size_t>(k / format.group);
+    return Scale(format, block, j) * Value(format, block, k) + Min(format, block, j);
+  }
+  // The magnitudes of its terms, which may cancel.
+  static double Terms(const BlockFormat& format, const QuantBlock& block, int k) {
+    const size_t j = static_cast<size_t>(k / format.group);
+    return std::fabs(Scale(format, block, j) * Value(format, block, k)) +
+           std::fabs(Min(format, block, j));
+  }
+
+ private:
+  static uint8_t Bits(std::mt19937& random, int bits) {
+    return static_cast<uint8_t>(random() & ((1u << bits) - 1));
+  }
+  // An fp16 with an exponent around 2^-6.
+  static uint16_t Half(std::mt19937& random) {
+    const uint32_t bits = static_cast<uint32_t>(random());
+    return static_cast<uint16_t>((bits & 0x83ffu) | (7 + (bits >> 16) % 5) << 10);
+  }
+  static double F16(uint16_t bits) { return static_cast<double>(Float16ToFloat(bits)); }
+
+  static double Value(const BlockFormat& format, const QuantBlock& block, int k) {
+    const uint8_t code = block.codes[k];
+    switch (format.table) {
+      case CodeTable::kNone:
+        return format.zero_shift == 0 ? code : code - (1 << format.zero_shift);
+      case CodeTable::kIq4Nl:
+        return Iq4Nl(code);
+      case CodeTable::kFp4:
+        return 2 * Fp4(code);
+    }
+    return 0;
+  }
+  static double Scale(const BlockFormat& format, const QuantBlock& block, size_t j) {
+    switch (format.scale) {
+      case ScaleCoding::kHalf:
+        return F16(block.half_scales[j]);
+      case ScaleCoding::kE8M0:
+        return std::ldexp(0.5, block.exponents[j] - 127);
+      case ScaleCoding::kSuperU:
+      case ScaleCoding::kSuperNibble:
+        return F16(block.super) * block.sub_scales[j];
+      case ScaleCoding::kSuperS:
+        return F16(block.super) * static_cast<int8_t>(block.sub_scales[j]);
+    }
+    return 0;
+  }
+  static double Min(const BlockFormat& format, const QuantBlock& block, size_t j) {
+    switch (format.min) {
+      case MinCoding::kNone:
+        return 0;
+      case MinCoding::kHalf:
+        return F16(block.half_mins[j]);
+      case MinCoding::kZeroCode:
+        return -Scale(format, block, j) * block.zero_codes[j];
+      case MinCoding::kSuperU:
+      case MinCoding::kSuperNibble:
+        return -F16(block.super_min) * block.sub_mins[j];
+    }
+    return 0;
+  }
+  static double Iq4Nl(int code) {
+    constexpr int kValues[] = {-127, -104, -83, -65, -49, -35, -22, -10,
+                               1,    13,   25,  38,  53,  69,  89,  113};
+    return kValues[code];
+  }
+  // E2M1: sign, two bits of exponent (bias 1), one of mantissa.
+  static double Fp4(int code) {
+    const int exponent = code >> 1 & 3;
+    const double magnitude =
+        exponent == 0 ? 0.5 * (code & 1) : std::ldexp(1 + 0.5 * (code & 1), exponent - 1);
+    return (code & 8) != 0 ? -magnitude : magnitude;
+  }
+
+  const BlockFormat format_;
+  const uint32_t seed_;
+};
+
+// A packed block-quantised matrix [n, k] that ends at an inaccessible page.
+class PackedQuantWeights {
+ public:
+  PackedQuantWeights(const QuantSource& source, Method method, int n, int k)
+      : block_(PackedMatrixBytes(method, n, k)),
+        matrix_(PackedMatrixAt(method, n, k, block_.data())) {
+    PackQuantMatrix(source, method, n, k, 0, matrix_.num_panels(), block_.data());
+  }
+  const PackedMatrix& matrix() const { return matrix_; }
+
+ private:
+  GuardedBuffer<uint8_t> block_;
+  PackedMatrix matrix_;
+};
+
+}  // namespace atelier::testing
