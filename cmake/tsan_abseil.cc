@@ -161,3 +161,7 @@ ATELIER_WRAP(bool, _ZNK4absl7debian312Notification31WaitForNotificationWithDeadl
   if (notified) __tsan_acquire(FlagOf(notification));
   return notified;
 }
+
+// oneTBB clears its own bookkeeping with memset, which TSan does see, while its hand-overs are
+// hidden. Concerns calls made by that library only, not those of our code that it calls.
+extern "C" const char* __tsan_default_suppressions() { return "called_from_lib:libtbb.so\n"; }

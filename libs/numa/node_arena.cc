@@ -7,14 +7,11 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "libs/base/handover.h"
 #include "libs/base/status_macros.h"
 #include "libs/numa/node_memory.h"
+#include "libs/numa/tbb_pool.h"
 #include "libs/numa/thread_pinning.h"
-#include "tbb/global_control.h"
-#include "tbb/parallel_for.h"
-#include "tbb/partitioner.h"
-#include "tbb/task_arena.h"
-#include "tbb/task_scheduler_observer.h"
 
 namespace atelier {
 namespace {
@@ -38,26 +35,23 @@ class LogOnce {
 // Pins each of the arena's own threads to the CPU of its slot, and gives the thread its former
 // freedom back when TBB lends it to another arena. Threads that only call into the arena are left
 // alone: they belong to someone else, and with one slot unpinned the scheduler finds the free CPU.
-class PinningObserver final : public tbb::task_scheduler_observer {
+class Pinning final : public TbbPool::Observer {
  public:
-  PinningObserver(tbb::task_arena& arena, const std::vector<int>& cpus,
-                  const std::vector<int>& all_cpus, LogOnce& on_refusal)
-      : tbb::task_scheduler_observer(arena),
-        cpus_(cpus),
-        all_cpus_(all_cpus),
-        on_refusal_(on_refusal) {
-    observe(true);
+  Pinning(const std::vector<int>& cpus, const std::vector<int>& all_cpus, LogOnce& on_refusal)
+      : cpus_(cpus), all_cpus_(all_cpus), on_refusal_(on_refusal) {
+    handover_.Give();
   }
-  // Off first: TBB would call a half-destroyed observer.
-  ~PinningObserver() override { observe(false); }
+  ~Pinning() override { handover_.Collect(); }
 
-  void on_scheduler_entry(bool is_worker) override {
-    const int slot = tbb::this_task_arena::current_thread_index();
-    if (!is_worker || slot < 0) return;
+  void OnEntry(int slot) override {
+    handover_.Take();
     Restrict({cpus_[static_cast<size_t>(slot) % cpus_.size()]});
+    handover_.Return();
   }
-  void on_scheduler_exit(bool is_worker) override {
-    if (is_worker) Restrict(all_cpus_);
+  void OnExit() override {
+    handover_.Take();
+    Restrict(all_cpus_);
+    handover_.Return();
   }
 
  private:
@@ -69,7 +63,27 @@ class PinningObserver final : public tbb::task_scheduler_observer {
   const std::vector<int> cpus_;
   const std::vector<int> all_cpus_;
   LogOnce& on_refusal_;
+  Handover handover_;
 };
+
+// One ParallelFor: its shares draw indices from one counter, so threads that come late leave
+// nothing undone and the last indices are spread evenly.
+struct Loop {
+  const int64_t count;
+  const std::function<void(int64_t)>& body;
+  std::atomic<int64_t> next{0};
+  Handover handover;
+};
+
+void RunShare(void* context) {
+  Loop& loop = *static_cast<Loop*>(context);
+  loop.handover.Take();
+  for (int64_t i = loop.next.fetch_add(1, std::memory_order_relaxed); i < loop.count;
+       i = loop.next.fetch_add(1, std::memory_order_relaxed)) {
+    loop.body(i);
+  }
+  loop.handover.Return();
+}
 
 class TbbNodeArena final : public NodeArena {
  public:
@@ -80,19 +94,10 @@ class TbbNodeArena final : public NodeArena {
         // On a machine with one node there is no other memory to keep away from.
         bind_memory_(topology.numa_available && topology.num_system_nodes > 1),
         pin_(pin),
-        parallelism_(tbb::global_control::max_allowed_parallelism,
-                     std::max(static_cast<size_t>(num_threads),
-                              tbb::global_control::active_value(
-                                  tbb::global_control::max_allowed_parallelism))),
-        arena_(num_threads),
         on_pinning_refused_(logger, "pinning_refused"),
-        on_binding_refused_(logger, "memory_binding_refused") {
-    arena_.initialize();
-    if (pin) {
-      observer_ = std::make_unique<PinningObserver>(arena_, node.cpus, topology.AllCpus(),
-                                                    on_pinning_refused_);
-    }
-  }
+        on_binding_refused_(logger, "memory_binding_refused"),
+        pinning_(node.cpus, topology.AllCpus(), on_pinning_refused_),
+        pool_(num_threads, pin ? &pinning_ : nullptr) {}
 
   int num_threads() const override { return num_threads_; }
   int numa_node() const override { return node_.id; }
@@ -104,18 +109,12 @@ class TbbNodeArena final : public NodeArena {
   }
 
   void ParallelFor(int64_t count, const std::function<void(int64_t)>& body) override {
-    std::atomic<int64_t> next{0};
-    const auto work = [&](int64_t) {
-      for (int64_t i = next.fetch_add(1, std::memory_order_relaxed); i < count;
-           i = next.fetch_add(1, std::memory_order_relaxed)) {
-        body(i);
-      }
-    };
+    Loop loop{count, body};
+    loop.handover.Give();
     const int64_t width = std::min<int64_t>(num_threads_, count);
-    if (width <= 1) return work(0);
-    // One task a thread, which all draw from one counter: threads that come late leave nothing
-    // undone, and the last indices are spread evenly.
-    arena_.execute([&] { tbb::parallel_for(int64_t{0}, width, work, tbb::simple_partitioner()); });
+    if (width <= 1) return RunShare(&loop);
+    pool_.Run(width, RunShare, &loop);
+    loop.handover.Collect();
   }
 
   absl::StatusOr<std::unique_ptr<NodeMemory>> Allocate(size_t bytes) override {
@@ -133,12 +132,10 @@ class TbbNodeArena final : public NodeArena {
   const int num_threads_;
   const bool bind_memory_;
   const bool pin_;
-  // TBB would otherwise never start more workers than it counted CPUs.
-  tbb::global_control parallelism_;
-  tbb::task_arena arena_;
   LogOnce on_pinning_refused_;
   LogOnce on_binding_refused_;
-  std::unique_ptr<PinningObserver> observer_;
+  Pinning pinning_;
+  TbbPool pool_;
 };
 
 absl::StatusOr<NumaNode> ChooseNode(int numa_node, const Topology& topology) {
