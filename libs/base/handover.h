@@ -6,8 +6,8 @@
 namespace atelier {
 
 // The order between a thread that hands out work and the threads that do it, said again in our own
-// atomics. A scheduler such as oneTBB orders them already, but ThreadSanitizer does not see inside a
-// library that was compiled without it and would report all that the work touches. Owned by who
+// atomics. A scheduler such as oneTBB orders them already, but ThreadSanitizer does not see inside
+// a library that was compiled without it and would report all that the work touches. Owned by who
 // hands out; thread-safe; costs an uncontended atomic a call. Says nothing about two workers, so a
 // race between them is still reported.
 class Handover {

@@ -95,12 +95,11 @@ TEST_P(BlockMethods, ScalarKernelIsTheSumOfTheProducts) {
               activation.At(i) * RandomQuantSource::Weight(format, block, i % 256);
           sum += product;
           // The terms of one weight may cancel.
-          magnitude += std::fabs(activation.At(i)) *
-                       RandomQuantSource::Terms(format, block, i % 256);
+          magnitude +=
+              std::fabs(activation.At(i)) * RandomQuantSource::Terms(format, block, i % 256);
         }
         const double roundings = 2.0 * k / format.group + k / 256.0 + 4;
-        ASSERT_NEAR(out[static_cast<size_t>(r * 32 + n)], sum,
-                    roundings * 0x1p-24 * magnitude)
+        ASSERT_NEAR(out[static_cast<size_t>(r * 32 + n)], sum, roundings * 0x1p-24 * magnitude)
             << MethodName(method) << " k=" << k << " row " << r << " column " << n;
       }
     }
@@ -154,9 +153,8 @@ TEST_P(BlockGemmOnEveryIsa, RowBitsDependNeitherOnBatchNorOnPanelRange) {
   for (const int count : {1, 3, 7, 11, 64}) {
     for (int begin = 0; begin + count <= kRows; begin += 61) {
       for (int first = 0; first < panels; first += 2) {
-        const std::vector<float> out =
-            RunGemm(GetParam(), weights.matrix(), Slice(prepared.rows(), begin, count), first,
-                    panels);
+        const std::vector<float> out = RunGemm(GetParam(), weights.matrix(),
+                                               Slice(prepared.rows(), begin, count), first, panels);
         const size_t part = width - static_cast<size_t>(first) * 16;
         for (size_t r = 0; r < static_cast<size_t>(count); ++r) {
           const float* whole = together.data() + (static_cast<size_t>(begin) + r) * width +
@@ -227,8 +225,8 @@ TEST_P(BlockGemmOnEveryIsa, TakesScalesOfBothSixteenBitKinds) {
   EXPECT_TRUE(SameBits(got.data(), want.data(), got.size()));
 }
 
-INSTANTIATE_TEST_SUITE_P(Kernels, BlockGemmOnEveryIsa,
-                         ::testing::ValuesIn(SupportedBlockKernels()), KernelName);
+INSTANTIATE_TEST_SUITE_P(Kernels, BlockGemmOnEveryIsa, ::testing::ValuesIn(SupportedBlockKernels()),
+                         KernelName);
 
 }  // namespace
 }  // namespace atelier

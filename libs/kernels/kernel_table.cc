@@ -17,6 +17,10 @@ void Int8Avx512Vnni(const MicroKernelArgs& args);
 void Int8Avx512(const MicroKernelArgs& args);
 void Int8Avx2(const MicroKernelArgs& args);
 void Int8Scalar(const MicroKernelArgs& args);
+template <BlockFormat kFormat>
+void BlockAvx512Vnni(const MicroKernelArgs& args);
+template <BlockFormat kFormat>
+void BlockAvx512(const MicroKernelArgs& args);
 void BlockScalar(const MicroKernelArgs& args, const BlockFormat& format);
 
 namespace {
@@ -48,6 +52,9 @@ void BlockScalarOf(const MicroKernelArgs& args) {
 // The rows of one block-quantised method.
 template <BlockFormat kFormat>
 void AddBlockMethod(Method method, std::vector<KernelEntry>& entries) {
+  entries.push_back(
+      {method, CpuIsa::kAvx512, "avx512vnni", HasAvx512Vnni, BlockAvx512Vnni<kFormat>});
+  entries.push_back({method, CpuIsa::kAvx512, "avx512", HasAvx512, BlockAvx512<kFormat>});
   entries.push_back({method, CpuIsa::kScalar, "scalar", Always, BlockScalarOf<kFormat>});
 }
 

@@ -38,44 +38,44 @@ struct BlockFormat {
 };
 
 // Kernels take these as template arguments; the names are those of Method.
-inline constexpr BlockFormat kInt4G32Format{4, 32, 3, ScaleCoding::kHalf, MinCoding::kNone,
-                                            CodeTable::kNone};
-inline constexpr BlockFormat kInt4G64Format{4, 64, 3, ScaleCoding::kHalf, MinCoding::kNone,
-                                            CodeTable::kNone};
-inline constexpr BlockFormat kInt4G128Format{4, 128, 3, ScaleCoding::kHalf, MinCoding::kNone,
-                                             CodeTable::kNone};
-inline constexpr BlockFormat kInt4G32ZFormat{4, 32, 0, ScaleCoding::kHalf, MinCoding::kZeroCode,
-                                             CodeTable::kNone};
-inline constexpr BlockFormat kInt4G64ZFormat{4, 64, 0, ScaleCoding::kHalf, MinCoding::kZeroCode,
-                                             CodeTable::kNone};
-inline constexpr BlockFormat kInt4G128ZFormat{4, 128, 0, ScaleCoding::kHalf, MinCoding::kZeroCode,
-                                              CodeTable::kNone};
+inline constexpr BlockFormat kInt4G32Format{
+    4, 32, 3, ScaleCoding::kHalf, MinCoding::kNone, CodeTable::kNone};
+inline constexpr BlockFormat kInt4G64Format{
+    4, 64, 3, ScaleCoding::kHalf, MinCoding::kNone, CodeTable::kNone};
+inline constexpr BlockFormat kInt4G128Format{
+    4, 128, 3, ScaleCoding::kHalf, MinCoding::kNone, CodeTable::kNone};
+inline constexpr BlockFormat kInt4G32ZFormat{
+    4, 32, 0, ScaleCoding::kHalf, MinCoding::kZeroCode, CodeTable::kNone};
+inline constexpr BlockFormat kInt4G64ZFormat{
+    4, 64, 0, ScaleCoding::kHalf, MinCoding::kZeroCode, CodeTable::kNone};
+inline constexpr BlockFormat kInt4G128ZFormat{
+    4, 128, 0, ScaleCoding::kHalf, MinCoding::kZeroCode, CodeTable::kNone};
 // Twice the fp4 values are integers: the halving is in the exponent of the scale.
-inline constexpr BlockFormat kMxFp4Format{4, 32, 4, ScaleCoding::kE8M0, MinCoding::kNone,
-                                          CodeTable::kFp4};
-inline constexpr BlockFormat kQ8_0Format{8, 32, 7, ScaleCoding::kHalf, MinCoding::kNone,
-                                         CodeTable::kNone};
-inline constexpr BlockFormat kQ4_0Format{4, 32, 3, ScaleCoding::kHalf, MinCoding::kNone,
-                                         CodeTable::kNone};
-inline constexpr BlockFormat kQ4_1Format{4, 32, 0, ScaleCoding::kHalf, MinCoding::kHalf,
-                                         CodeTable::kNone};
-inline constexpr BlockFormat kQ5_0Format{5, 32, 4, ScaleCoding::kHalf, MinCoding::kNone,
-                                         CodeTable::kNone};
-inline constexpr BlockFormat kQ5_1Format{5, 32, 0, ScaleCoding::kHalf, MinCoding::kHalf,
-                                         CodeTable::kNone};
-inline constexpr BlockFormat kQ2_KFormat{2, 16, 0, ScaleCoding::kSuperNibble,
-                                         MinCoding::kSuperNibble, CodeTable::kNone};
-inline constexpr BlockFormat kQ3_KFormat{3, 16, 2, ScaleCoding::kSuperS, MinCoding::kNone,
-                                         CodeTable::kNone};
-inline constexpr BlockFormat kQ4_KFormat{4, 32, 0, ScaleCoding::kSuperU, MinCoding::kSuperU,
-                                         CodeTable::kNone};
-inline constexpr BlockFormat kQ5_KFormat{5, 32, 0, ScaleCoding::kSuperU, MinCoding::kSuperU,
-                                         CodeTable::kNone};
-inline constexpr BlockFormat kQ6_KFormat{6, 16, 5, ScaleCoding::kSuperS, MinCoding::kNone,
-                                         CodeTable::kNone};
-inline constexpr BlockFormat kIq4NlFormat{4, 32, 7, ScaleCoding::kHalf, MinCoding::kNone,
-                                          CodeTable::kIq4Nl};
-inline constexpr BlockFormat kIq4XsFormat{4, 32, 7, ScaleCoding::kSuperS, MinCoding::kNone,
-                                          CodeTable::kIq4Nl};
+inline constexpr BlockFormat kMxFp4Format{
+    4, 32, 4, ScaleCoding::kE8M0, MinCoding::kNone, CodeTable::kFp4};
+inline constexpr BlockFormat kQ8_0Format{
+    8, 32, 7, ScaleCoding::kHalf, MinCoding::kNone, CodeTable::kNone};
+inline constexpr BlockFormat kQ4_0Format{
+    4, 32, 3, ScaleCoding::kHalf, MinCoding::kNone, CodeTable::kNone};
+inline constexpr BlockFormat kQ4_1Format{
+    4, 32, 0, ScaleCoding::kHalf, MinCoding::kHalf, CodeTable::kNone};
+inline constexpr BlockFormat kQ5_0Format{
+    5, 32, 4, ScaleCoding::kHalf, MinCoding::kNone, CodeTable::kNone};
+inline constexpr BlockFormat kQ5_1Format{
+    5, 32, 0, ScaleCoding::kHalf, MinCoding::kHalf, CodeTable::kNone};
+inline constexpr BlockFormat kQ2_KFormat{
+    2, 16, 0, ScaleCoding::kSuperNibble, MinCoding::kSuperNibble, CodeTable::kNone};
+inline constexpr BlockFormat kQ3_KFormat{
+    3, 16, 2, ScaleCoding::kSuperS, MinCoding::kNone, CodeTable::kNone};
+inline constexpr BlockFormat kQ4_KFormat{
+    4, 32, 0, ScaleCoding::kSuperU, MinCoding::kSuperU, CodeTable::kNone};
+inline constexpr BlockFormat kQ5_KFormat{
+    5, 32, 0, ScaleCoding::kSuperU, MinCoding::kSuperU, CodeTable::kNone};
+inline constexpr BlockFormat kQ6_KFormat{
+    6, 16, 5, ScaleCoding::kSuperS, MinCoding::kNone, CodeTable::kNone};
+inline constexpr BlockFormat kIq4NlFormat{
+    4, 32, 7, ScaleCoding::kHalf, MinCoding::kNone, CodeTable::kIq4Nl};
+inline constexpr BlockFormat kIq4XsFormat{
+    4, 32, 7, ScaleCoding::kSuperS, MinCoding::kNone, CodeTable::kIq4Nl};
 
 }  // namespace atelier

@@ -63,8 +63,7 @@ constexpr size_t MinStride(const BlockFormat& format) {
   return 0;
 }
 constexpr size_t HeaderBytes(const BlockFormat& format, size_t groups) {
-  const size_t bytes =
-      MinsOffset(format, groups) + NumScales(format, groups) * MinStride(format);
+  const size_t bytes = MinsOffset(format, groups) + NumScales(format, groups) * MinStride(format);
   return (bytes + 63) / 64 * 64;
 }
 
@@ -85,12 +84,8 @@ constexpr size_t GroupsOfBlock(size_t k, size_t block) {
 }
 
 // Bits of a code in the plane that holds its low bits; the plane of the others follows it.
-constexpr int LowPlaneBits(int bits) {
-  return bits == 8 ? 8 : bits >= 4 ? 4 : 2;
-}
-constexpr size_t HighPlaneOffset(int bits) {
-  return static_cast<size_t>(LowPlaneBits(bits)) * 64;
-}
+constexpr int LowPlaneBits(int bits) { return bits == 8 ? 8 : bits >= 4 ? 4 : 2; }
+constexpr size_t HighPlaneOffset(int bits) { return static_cast<size_t>(LowPlaneBits(bits)) * 64; }
 
 // What the kernels multiply: the value of a code plus 2^zero_shift. IQ4_NL's values are a published
 // constant; FP4's are twice E2M1.

@@ -23,8 +23,8 @@ uint32_t RawCode(int bits, const uint8_t* group, size_t quad, size_t byte) {
   const int low_bits = LowPlaneBits(bits);
   const size_t per_byte = static_cast<size_t>(8 / low_bits);
   const uint32_t low_byte = group[quad / per_byte * 64 + byte];
-  const uint32_t low = low_byte >> (quad % per_byte * static_cast<size_t>(low_bits)) &
-                       ((1u << low_bits) - 1);
+  const uint32_t low =
+      low_byte >> (quad % per_byte * static_cast<size_t>(low_bits)) & ((1u << low_bits) - 1);
   const int high_bits = bits - low_bits;
   if (high_bits == 0) return low;
   const size_t high_per_byte = static_cast<size_t>(8 / high_bits);
@@ -111,8 +111,7 @@ struct Block {
     const size_t begin = j * static_cast<size_t>(format.group);
     int32_t sum = 0;
     for (size_t k = begin; k < begin + static_cast<size_t>(format.group); ++k) {
-      const uint8_t* group =
-          data + HeaderBytes(format, groups) + k / 32 * GroupCodeBytes(format);
+      const uint8_t* group = data + HeaderBytes(format, groups) + k / 32 * GroupCodeBytes(format);
       const int32_t zero = format.zero_shift == 0 ? 0 : 1 << format.zero_shift;
       const int32_t code = Code(format, group, k % 32 / 4, row * 4 + k % 4) - zero;
       sum += code * static_cast<int8_t>(activations[k]);
