@@ -72,7 +72,7 @@ struct Loop {
   const int64_t count;
   const std::function<void(int64_t)>& body;
   std::atomic<int64_t> next{0};
-  Handover handover;
+  Handover handover{};
 };
 
 void RunShare(void* context) {
