@@ -7,7 +7,7 @@ namespace {
 
 struct Loop {
   const std::function<void(int64_t, int64_t)>& body;
-  Handover handover;
+  Handover handover{};
 };
 
 void RunPiece(void* context, int64_t begin, int64_t end) {
