@@ -1,179 +1,261 @@
-// How fast one expert is on each instruction set, beside the read bandwidth of the machine.
-//   bench_expert_ffn [THREADS [H I]]
-// Every thread takes its own experts out of a pool larger than the caches, as decoding does.
-
 #include <algorithm>
-#include <chrono>
 #include <cstdio>
-#include <cstdlib>
-#include <cstring>
-#include <functional>
-#include <random>
-#include <thread>
+#include <iostream>
+#include <memory>
+#include <optional>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
+#include "bench/support/ffn_options.h"
+#include "bench/support/ffn_result.h"
+#include "bench/support/machine.h"
+#include "bench/support/routed_batch.h"
+#include "bench/support/samples.h"
+#include "bench/support/synthetic_experts.h"
+#include "libs/base/command_line.h"
+#include "libs/base/status_macros.h"
 #include "libs/kernels/aligned_buffer.h"
 #include "libs/kernels/expert_ffn.h"
 #include "libs/kernels/kernel_table.h"
+#include "libs/numa/node_arena.h"
+#include "services/expert-worker/executor.h"
 
 namespace atelier {
 namespace {
 
-constexpr size_t kPoolBytes = size_t{384} << 20;
-constexpr int kMinCalls = 9;
-constexpr double kMinSeconds = 0.4;
+constexpr size_t kReadBytes = size_t{1} << 30;
+// Batches that take turns, so that the experts of one are out of the caches when they return.
+constexpr int kNumBatches = 8;
 
-struct Shape {
-  int hidden;
-  int inner;
-  double weights() const { return 3.0 * hidden * inner; }
+// A row of the kernel table, or (no entry) what `auto` selects.
+struct IsaChoice {
+  std::string name;
+  KernelTable table;
 };
 
-double Now() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
-
-double Median(std::vector<double> values) {
-  std::nth_element(values.begin(), values.begin() + static_cast<long>(values.size() / 2),
-                   values.end());
-  return values[values.size() / 2];
-}
-
-// Seconds of each call of body(thread, call), made by all threads until each has had its share.
-std::vector<double> TimeCalls(int num_threads, const std::function<void(int, int)>& body) {
-  std::vector<std::vector<double>> times(static_cast<size_t>(num_threads));
-  std::vector<std::thread> threads;
-  for (int t = 0; t < num_threads; ++t) {
-    threads.emplace_back([t, &body, &mine = times[static_cast<size_t>(t)]] {
-      body(t, 0);
-      const double end = Now() + kMinSeconds;
-      for (int call = 1; call <= kMinCalls || Now() < end; ++call) {
-        const double begin = Now();
-        body(t, call);
-        mine.push_back(Now() - begin);
-      }
-    });
-  }
-  for (std::thread& thread : threads) thread.join();
-  std::vector<double> all;
-  for (const auto& mine : times) all.insert(all.end(), mine.begin(), mine.end());
-  return all;
-}
-
-// Experts that share nothing, enough of them to leave the caches.
-class ExpertPool {
- public:
-  ExpertPool(Method method, Shape shape) {
-    const size_t inner_bytes = PackedMatrixBytes(method, shape.inner, shape.hidden);
-    const size_t down_bytes = PackedMatrixBytes(method, shape.hidden, shape.inner);
-    const size_t bytes = 2 * inner_bytes + down_bytes;
-    const size_t count = std::max<size_t>(4, kPoolBytes / bytes);
-    uint8_t* at = memory_.Reserve(count * bytes);
-    std::vector<float> values(static_cast<size_t>(shape.weights() / 3));
-    std::mt19937 generator(1);
-    for (float& value : values) value = static_cast<float>(generator() % 2001) / 1e4f - 0.1f;
-    const auto pack = [&](int n, int k, uint8_t* block) {
-      const WeightSource source{DType::kF32, values.data(), static_cast<size_t>(k)};
-      PackMatrix(source, method, n, k, 0, (n + kPanelWidth - 1) / kPanelWidth, block);
-      return PackedMatrixAt(method, n, k, block);
-    };
-    for (size_t i = 0; i < count; ++i, at += bytes) {
-      if (i > 0) std::memcpy(at, memory_.data(), bytes);
-      const auto view = [&](int n, int k, size_t offset) {
-        return i == 0 ? pack(n, k, at + offset) : PackedMatrixAt(method, n, k, at + offset);
-      };
-      ExpertView expert;
-      expert.gate = view(shape.inner, shape.hidden, 0);
-      expert.up = view(shape.inner, shape.hidden, inner_bytes);
-      expert.down = view(shape.hidden, shape.inner, 2 * inner_bytes);
-      experts_.push_back(expert);
-    }
-  }
-  const ExpertView& expert(size_t i) const { return experts_[i % experts_.size()]; }
-  size_t size() const { return experts_.size(); }
-
- private:
-  AlignedBuffer<uint8_t> memory_;
-  std::vector<ExpertView> experts_;
+// Threads and what they can do at best.
+struct Team {
+  std::unique_ptr<NodeArena> arena;
+  MachineLimits limits;
 };
 
-struct Case {
-  const KernelEntry& entry;
-  const ExpertPool& pool;
-  Shape shape;
-  int rows;
-  int num_threads;
+// What the cells of one method and shape share.
+struct Bench {
+  const SyntheticExperts& store;
+  const LayerShape& shape;
+  size_t expert_bytes;
 };
 
-void Report(const Case& c) {
-  const Method method = c.entry.method;
-  const size_t rows = static_cast<size_t>(c.rows),
-               stride = ActivationRowBytes(method, c.shape.hidden);
-  const std::vector<float> input(rows * static_cast<size_t>(c.shape.hidden), 0.5f);
+FfnResult ResultOf(const Bench& bench, const IsaChoice& isa, const Team& team, int rows) {
+  const Method method = bench.store.method();
+  FfnResult result;
+  result.method = std::string(MethodName(method));
+  result.isa = isa.name;
+  result.threads = team.limits.threads;
+  result.rows = rows;
+  result.arithmetic =
+      ActivationFormOf(method) == ActivationForm::kBf16 ? Arithmetic::kBf16 : Arithmetic::kInt8;
+  return result;
+}
+
+void SetTimes(const std::vector<double>& seconds, FfnResult& result) {
+  result.us = Median(seconds) * 1e6;
+  result.least_us = Least(seconds) * 1e6;
+}
+
+FfnResult MeasureForward(const Bench& bench, const IsaChoice& isa, const Team& team,
+                         const std::vector<RoutedBatch>& batches, int rows) {
+  FfnResult result = ResultOf(bench, isa, team, rows);
+  result.shape = bench.shape.Name();
+  const std::unique_ptr<Executor> executor = CreateExecutor(bench.store, isa.table, *team.arena);
+  std::vector<float> sums(static_cast<size_t>(rows) * static_cast<size_t>(bench.shape.hidden));
+  double activated = 0;
+  for (const RoutedBatch& batch : batches) activated += batch.num_activated();
+  SetTimes(TimeCalls({},
+                     [&](int call) {
+                       const size_t index = static_cast<size_t>(call) % batches.size();
+                       executor->Forward(batches[index].View(call % bench.store.num_layers()),
+                                         {sums.data()});
+                     }),
+           result);
+  result.bytes =
+      activated / static_cast<double>(batches.size()) * static_cast<double>(bench.expert_bytes);
+  result.ops = 2.0 * bench.shape.weights() * rows * bench.shape.top_k;
+  return result;
+}
+
+FfnResult MeasureKernel(const Bench& bench, const IsaChoice& isa, const Team& team, int rows) {
+  FfnResult result = ResultOf(bench, isa, team, rows);
+  const LayerShape one{1, bench.shape.hidden, bench.shape.inner, 1};
+  result.shape = one.Name();
+  result.routing = "balanced";
+  const Method method = bench.store.method();
+  const size_t num_rows = static_cast<size_t>(rows), hidden = static_cast<size_t>(one.hidden);
+  const size_t stride = ActivationRowBytes(method, one.hidden);
+  const std::vector<float> input(num_rows * hidden, 0.5f);
   AlignedBuffer<uint8_t> prepared;
   AlignedBuffer<float> scales;
-  PrepareRows(method, input.data(), static_cast<size_t>(c.shape.hidden), c.rows, c.shape.hidden,
-              prepared.Reserve(rows * stride), scales.Reserve(rows));
-  const size_t width = (static_cast<size_t>(c.shape.hidden) + 15) / 16 * 16;
-  std::vector<std::vector<float>> out(static_cast<size_t>(c.num_threads),
-                                      std::vector<float>(rows * width));
-  const KernelTable table = KernelTable::ForEntry(c.entry);
-  const size_t share = c.pool.size() / static_cast<size_t>(c.num_threads);
-  const double seconds = Median(TimeCalls(c.num_threads, [&](int thread, int call) {
-    const size_t t = static_cast<size_t>(thread);
-    const ActivationRows view{prepared.data(), stride, scales.data(), c.rows};
-    RunExpert(table, c.pool.expert(t * share + static_cast<size_t>(call) % share), view,
-              out[t].data(), width);
-  }));
-  const double bytes = c.shape.weights() * (method == Method::kBF16 ? 2 : 1);
-  std::printf("%-5s %-11s %5d %10.1f %8.2f %9.1f\n", std::string(MethodName(method)).c_str(),
-              c.entry.isa, c.rows, seconds * 1e6, c.num_threads * bytes / seconds * 1e-9,
-              c.num_threads * 2 * c.shape.weights() * c.rows / seconds * 1e-9);
+  PrepareRows(method, input.data(), hidden, rows, one.hidden, prepared.Reserve(num_rows * stride),
+              scales.Reserve(num_rows));
+  const size_t width = (hidden + kPanelWidth - 1) / kPanelWidth * kPanelWidth;
+  const size_t threads = static_cast<size_t>(result.threads);
+  std::vector<std::vector<float>> out(threads, std::vector<float>(num_rows * width));
+  const ActivationRows view{prepared.data(), stride, scales.data(), rows};
+  SetTimes(TimeCalls({},
+                     [&](int call) {
+                       team.arena->ParallelFor(result.threads, [&](int64_t thread) {
+                         const size_t t = static_cast<size_t>(thread);
+                         RunExpert(isa.table,
+                                   bench.store.distinct(static_cast<size_t>(call) * threads + t),
+                                   view, out[t].data(), width);
+                       });
+                     }),
+           result);
+  result.bytes = static_cast<double>(bench.expert_bytes * threads);
+  result.ops = 2.0 * one.weights() * rows * result.threads;
+  return result;
 }
 
-// One sequential stream per thread, with plain loads.
-void ReportReadBandwidth(int num_threads) {
-  const size_t words = kPoolBytes / sizeof(uint64_t);
-  const std::vector<uint64_t> memory(words, 1);
-  const size_t share = words / static_cast<size_t>(num_threads) / 4 * 4;
-  std::vector<uint64_t> sinks(static_cast<size_t>(num_threads));
-  const double seconds = Median(TimeCalls(num_threads, [&](int thread, int) {
-    const uint64_t* at = memory.data() + static_cast<size_t>(thread) * share;
-    uint64_t sums[4] = {};
-    for (size_t i = 0; i < share; i += 4) {
-      for (size_t j = 0; j < 4; ++j) sums[j] += at[i + j];
+class Program {
+ public:
+  Program(const FfnOptions& options, const Topology& topology)
+      : options_(options), plan_(MakePlan(options, topology.num_cpus())), topology_(topology) {}
+
+  absl::Status Run() {
+    ATELIER_RETURN_IF_ERROR(MeasureLimits());
+    for (const LayerShape& shape : plan_.shapes) {
+      PrintHeading(shape.Name());
+      for (const Method method : plan_.methods) {
+        ATELIER_RETURN_IF_ERROR(MeasureMethod(method, shape));
+      }
     }
-    sinks[static_cast<size_t>(thread)] = sums[0] + sums[1] + sums[2] + sums[3];
-  }));
-  std::printf("memory read: %.1f GB/s\n",
-              num_threads * static_cast<double>(share * sizeof(uint64_t)) / seconds * 1e-9);
+    return options_.json.empty() ? absl::OkStatus()
+                                 : WriteJson(options_.json, AllLimits(), results_);
+  }
+
+ private:
+  absl::Status MeasureLimits();
+  absl::Status MeasureMethod(Method method, const LayerShape& shape);
+  void MeasureTeam(const Bench& bench, const Team& team);
+  void MeasureRouting(const Bench& bench, const Team& team, RoutingKind kind);
+  std::vector<IsaChoice> IsasOf(Method method) const;
+  size_t Budget() const;
+  std::vector<MachineLimits> AllLimits() const {
+    std::vector<MachineLimits> all;
+    for (const Team& team : teams_) all.push_back(team.limits);
+    return all;
+  }
+  void Add(const FfnResult& result, const Team& team) {
+    results_.push_back(result);
+    PrintResult(result, team.limits);
+  }
+
+  const FfnOptions& options_;
+  const FfnPlan plan_;
+  const Topology& topology_;
+  const CpuFeatures features_ = CpuFeatures::Detect();
+  const Logger logger_;
+  std::vector<Team> teams_;
+  std::vector<FfnResult> results_;
+};
+
+absl::Status Program::MeasureLimits() {
+  std::printf("%s\n", CpuName().c_str());
+  std::unique_ptr<NodeMemory> memory;
+  for (const int threads : plan_.threads) {
+    NodeArenaOptions options;
+    options.num_threads = threads;
+    Team team;
+    ATELIER_ASSIGN_OR_RETURN(team.arena, NodeArena::Create(options, topology_, logger_));
+    if (memory == nullptr) {
+      ATELIER_ASSIGN_OR_RETURN(memory, team.arena->Allocate(kReadBytes));
+      std::fill_n(memory->data(), kReadBytes, uint8_t{1});
+    }
+    team.limits = MeasureMachine(features_, *team.arena, *memory);
+    PrintLimits(team.limits);
+    teams_.push_back(std::move(team));
+  }
+  return absl::OkStatus();
 }
 
-int Run(int num_threads, Shape shape) {
-  std::printf("expert FFN H=%d I=%d, %d thread(s), medians\n", shape.hidden, shape.inner,
-              num_threads);
-  ReportReadBandwidth(num_threads);
-  std::printf("%-5s %-11s %5s %10s %8s %9s\n", "", "isa", "rows", "us", "GB/s", "GOP/s");
-  for (Method method : {Method::kBF16, Method::kINT8}) {
-    const ExpertPool pool(method, shape);
-    for (const KernelEntry& entry : KernelTable::Candidates()) {
-      if (entry.method != method || !entry.supported(CpuFeatures::Detect())) continue;
-      for (int rows : {1, 4, 16, 64, 256}) Report({entry, pool, shape, rows, num_threads});
+size_t Program::Budget() const {
+  if (options_.memory_bytes > 0) return static_cast<size_t>(options_.memory_bytes);
+  return static_cast<size_t>(std::min(kMostWeightBytes, AvailableMemoryBytes() / 3));
+}
+
+std::vector<IsaChoice> Program::IsasOf(Method method) const {
+  const auto wanted = [this](absl::string_view isa) {
+    if (plan_.isas.empty()) return isa != "scalar";
+    return std::find(plan_.isas.begin(), plan_.isas.end(), std::string(isa)) != plan_.isas.end();
+  };
+  std::vector<IsaChoice> choices;
+  const KernelTable best = KernelTable::Select(features_, CpuIsa::kAuto).value();
+  if (!best.Has(method)) return choices;
+  // A scalar kernel is selected only where nothing better was written yet.
+  const bool only_scalar = absl::string_view(best.isa(method)) == "scalar";
+  if (wanted("best") && (!only_scalar || wanted("scalar"))) choices.push_back({"best", best});
+  for (const KernelEntry& entry : KernelTable::Candidates()) {
+    if (entry.method == method && entry.supported(features_) && wanted(entry.isa)) {
+      choices.push_back({entry.isa, KernelTable::ForEntry(entry)});
     }
   }
-  return 0;
+  return choices;
+}
+
+absl::Status Program::MeasureMethod(Method method, const LayerShape& shape) {
+  if (IsasOf(method).empty()) return absl::OkStatus();
+  const absl::StatusOr<size_t> expert_bytes = PackedExpertBytes(method, shape);
+  if (!expert_bytes.ok()) {
+    std::printf("%-12s cannot hold this shape: %s\n", std::string(MethodName(method)).c_str(),
+                std::string(expert_bytes.status().message()).c_str());
+    return absl::OkStatus();
+  }
+  ATELIER_ASSIGN_OR_RETURN(const std::unique_ptr<SyntheticExperts> store,
+                           SyntheticExperts::Create(method, shape, Budget(), *teams_.back().arena));
+  const Bench bench{*store, shape, *expert_bytes};
+  for (const Team& team : teams_) MeasureTeam(bench, team);
+  return absl::OkStatus();
+}
+
+void Program::MeasureTeam(const Bench& bench, const Team& team) {
+  if (!options_.kernel_only) {
+    for (const RoutingKind kind : plan_.routings) MeasureRouting(bench, team, kind);
+    return;
+  }
+  for (const int rows : plan_.rows) {
+    for (const IsaChoice& isa : IsasOf(bench.store.method())) {
+      Add(MeasureKernel(bench, isa, team, rows), team);
+    }
+  }
+}
+
+void Program::MeasureRouting(const Bench& bench, const Team& team, RoutingKind kind) {
+  for (const int rows : plan_.rows) {
+    std::vector<RoutedBatch> batches;
+    for (uint32_t seed = 1; seed <= kNumBatches; ++seed) {
+      batches.emplace_back(bench.shape, rows, kind, seed);
+    }
+    for (const IsaChoice& isa : IsasOf(bench.store.method())) {
+      FfnResult result = MeasureForward(bench, isa, team, batches, rows);
+      result.routing = std::string(RoutingName(kind));
+      Add(result, team);
+    }
+  }
 }
 
 }  // namespace
 }  // namespace atelier
 
 int main(int argc, char** argv) {
-  const int num_threads = argc > 1 ? std::atoi(argv[1]) : 1;
-  const atelier::Shape shape =
-      argc > 3 ? atelier::Shape{std::atoi(argv[2]), std::atoi(argv[3])} : atelier::Shape{2048, 768};
-  if (num_threads < 1 || shape.hidden < 1 || shape.inner < 1) {
-    std::fprintf(stderr, "usage: bench_expert_ffn [THREADS [HIDDEN INTERMEDIATE]]\n");
-    return 2;
+  atelier::FfnOptions options;
+  const atelier::FlagTable flags = atelier::FfnFlags(&options);
+  if (const auto status = atelier::AnswerCommandLine("expert_ffn", flags, argc, argv,
+                                                     [&] { return options.Validate(); })) {
+    return *status;
   }
-  return atelier::Run(num_threads, shape);
+  const atelier::Topology topology = atelier::Topology::Detect();
+  const absl::Status status = atelier::Program(options, topology).Run();
+  if (status.ok()) return 0;
+  std::cerr << "expert_ffn: " << status.message() << "\n";
+  return 1;
 }
