@@ -4,7 +4,6 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "libs/base/check.h"
-#include "libs/kernels/gemm/block_format.h"
 
 namespace atelier {
 
@@ -17,10 +16,8 @@ void Int8Avx512Vnni(const MicroKernelArgs& args);
 void Int8Avx512(const MicroKernelArgs& args);
 void Int8Avx2(const MicroKernelArgs& args);
 void Int8Scalar(const MicroKernelArgs& args);
-template <BlockFormat kFormat>
-void BlockAvx512Vnni(const MicroKernelArgs& args);
-template <BlockFormat kFormat>
-void BlockAvx512(const MicroKernelArgs& args);
+extern const BlockKernel kBlockAvx512VnniKernels[];
+extern const BlockKernel kBlockAvx512Kernels[];
 void BlockScalar(const MicroKernelArgs& args, const BlockFormat& format);
 
 namespace {
@@ -49,12 +46,26 @@ void BlockScalarOf(const MicroKernelArgs& args) {
   BlockScalar(args, kFormat);
 }
 
+bool SameCoding(const BlockFormat& a, const BlockFormat& b) {
+  return a.bits == b.bits && a.group == b.group && a.zero_shift == b.zero_shift &&
+         a.scale == b.scale && a.min == b.min && a.table == b.table;
+}
+
+MicroKernel KernelOf(const BlockFormat& format, const BlockKernel* kernels) {
+  for (; kernels->kernel != nullptr; ++kernels) {
+    if (SameCoding(kernels->format, format)) return kernels->kernel;
+  }
+  ATELIER_CHECK(false && "a coding without a kernel");
+  return nullptr;
+}
+
 // The rows of one block-quantised method.
 template <BlockFormat kFormat>
 void AddBlockMethod(Method method, std::vector<KernelEntry>& entries) {
+  entries.push_back({method, CpuIsa::kAvx512, "avx512vnni", HasAvx512Vnni,
+                     KernelOf(kFormat, kBlockAvx512VnniKernels)});
   entries.push_back(
-      {method, CpuIsa::kAvx512, "avx512vnni", HasAvx512Vnni, BlockAvx512Vnni<kFormat>});
-  entries.push_back({method, CpuIsa::kAvx512, "avx512", HasAvx512, BlockAvx512<kFormat>});
+      {method, CpuIsa::kAvx512, "avx512", HasAvx512, KernelOf(kFormat, kBlockAvx512Kernels)});
   entries.push_back({method, CpuIsa::kScalar, "scalar", Always, BlockScalarOf<kFormat>});
 }
 

@@ -3,13 +3,13 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "libs/kernels/gemm/block_format.h"
+
 // Plain C types only: ISA-specific files include nothing but <immintrin.h>, <cstdint>, <cstddef>,
 // this header and gemm/*-inl.h (all of it in an anonymous namespace), so that no inline function
 // compiled with -mavx512f can be merged into baseline code.
 
 namespace atelier {
-
-struct BlockFormat;
 
 // What a micro-kernel reads and writes. Rows are activations in the method's own form
 // (expert_ffn.h, ActivationForm); panels are those of libs/kernels/pack.h.
@@ -32,5 +32,11 @@ struct MicroKernelArgs {
 // out[r, c] = sum_k activation[r, k] * weight[c, k], with the scales of both, fp32. A row's bits
 // depend on nothing but that row, the weights and the ISA: not on rows, num_panels or position.
 using MicroKernel = void (*)(const MicroKernelArgs& args);
+
+// The kernel of one coding; the files of an instruction set list theirs, a null kernel last.
+struct BlockKernel {
+  BlockFormat format;
+  MicroKernel kernel;
+};
 
 }  // namespace atelier
