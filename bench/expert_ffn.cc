@@ -190,7 +190,6 @@ std::vector<IsaChoice> Program::IsasOf(Method method) const {
   };
   std::vector<IsaChoice> choices;
   const KernelTable best = KernelTable::Select(features_, CpuIsa::kAuto).value();
-  if (!best.Has(method)) return choices;
   // A scalar kernel is selected only where nothing better was written yet.
   const bool only_scalar = absl::string_view(best.isa(method)) == "scalar";
   if (wanted("best") && (!only_scalar || wanted("scalar"))) choices.push_back({"best", best});

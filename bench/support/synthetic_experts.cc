@@ -14,7 +14,7 @@ namespace {
 
 constexpr size_t kFillBytes = size_t{1} << 20;
 
-// Bytes from 0x20 to 0x3f: read as fp32, fp16, bf16, E4M3 or E8M0 they are finite, normal and
+// Bytes from 0x20 to 0x3f: read as fp32, fp16, bf16 or E8M0 they are finite, normal and
 // small, and as codes they are as good as any.
 void FillRandom(uint8_t* data, size_t bytes, uint64_t seed) {
   std::mt19937_64 generator(seed);

@@ -1,11 +1,11 @@
 #include <cmath>
 #include <cstring>
-#include <limits>
 #include <vector>
 
 #include "gtest/gtest.h"
 #include "libs/kernels/expert_ffn.h"
 #include "libs/kernels/kernel_table.h"
+#include "libs/testing/gemm_runner.h"
 #include "libs/testing/packed_weights.h"
 #include "libs/testing/random_quant_source.h"
 #include "libs/testing/supported_kernels.h"
@@ -13,33 +13,14 @@
 namespace atelier {
 namespace {
 
-using testing::GuardedBuffer;
 using testing::KernelName;
-using testing::PackedQuantWeights;
+using testing::PackedWeights;
 using testing::PreparedRows;
 using testing::RandomBf16Values;
 using testing::RandomQuantSource;
+using testing::RunGemm;
+using testing::SameBits;
 using testing::SupportedBlockKernels;
-using testing::SupportedKernels;
-
-std::vector<float> RunGemm(const KernelEntry& entry, const PackedMatrix& weights,
-                           const ActivationRows& rows, int panel_begin, int panel_end) {
-  const size_t stride = static_cast<size_t>(panel_end - panel_begin) * kPanelWidth;
-  GuardedBuffer<float> out(static_cast<size_t>(rows.rows) * stride);
-  Gemm(KernelTable::ForEntry(entry), weights, rows, panel_begin, panel_end, out.data(), stride);
-  return std::vector<float>(out.data(), out.data() + out.size());
-}
-
-bool SameBits(const float* a, const float* b, size_t count) {
-  return count == 0 || std::memcmp(a, b, count * sizeof(float)) == 0;
-}
-
-ActivationRows Slice(const ActivationRows& rows, int begin, int count) {
-  ActivationRows slice = rows;
-  slice.data += static_cast<size_t>(begin) * rows.stride;
-  slice.rows = count;
-  return slice;
-}
 
 const KernelEntry& Scalar(Method method) {
   for (const KernelEntry& entry : KernelTable::Candidates()) {
@@ -81,7 +62,7 @@ TEST_P(BlockMethods, ScalarKernelIsTheSumOfTheProducts) {
   for (const int k : OddK(method)) {
     constexpr int kN = 19;
     const RandomQuantSource source(method, static_cast<uint32_t>(k));
-    const PackedQuantWeights weights(source, method, kN, k);
+    const PackedWeights weights(method, kN, k, source);
     const PreparedRows rows(method, RandomBf16Values(2 * static_cast<size_t>(k), 7), 2, k);
     const std::vector<float> out = RunGemm(Scalar(method), weights.matrix(), rows.rows(), 0, 2);
     for (int r = 0; r < 2; ++r) {
@@ -124,7 +105,7 @@ TEST_P(BlockGemmOnEveryIsa, IsBitEqualToScalarOnOddShapes) {
     for (const int k : OddK(method)) {
       SCOPED_TRACE(::testing::Message() << "n=" << n << " k=" << k);
       const RandomQuantSource source(method, static_cast<uint32_t>(n * 10000 + k));
-      const PackedQuantWeights weights(source, method, n, k);
+      const PackedWeights weights(method, n, k, source);
       const std::vector<float> values =
           RandomBf16Values(static_cast<size_t>(kMostRows * k), static_cast<uint32_t>(k));
       const PreparedRows all(method, values, kMostRows, k);
@@ -138,54 +119,6 @@ TEST_P(BlockGemmOnEveryIsa, IsBitEqualToScalarOnOddShapes) {
         ASSERT_TRUE(SameBits(got.data(), want.data(), got.size())) << "rows=" << rows;
       }
     }
-  }
-}
-
-TEST_P(BlockGemmOnEveryIsa, RowBitsDependNeitherOnBatchNorOnPanelRange) {
-  const Method method = GetParam().method;
-  constexpr int kN = 75, kK = 768, kRows = 200;
-  const PackedQuantWeights weights(RandomQuantSource(method, 1), method, kN, kK);
-  const PreparedRows prepared(method, RandomBf16Values(kRows * kK, 2), kRows, kK);
-  const int panels = weights.matrix().num_panels();
-  const size_t width = static_cast<size_t>(panels) * 16;
-  const std::vector<float> together =
-      RunGemm(GetParam(), weights.matrix(), prepared.rows(), 0, panels);
-  for (const int count : {1, 3, 7, 11, 64}) {
-    for (int begin = 0; begin + count <= kRows; begin += 61) {
-      for (int first = 0; first < panels; first += 2) {
-        const std::vector<float> out = RunGemm(GetParam(), weights.matrix(),
-                                               Slice(prepared.rows(), begin, count), first, panels);
-        const size_t part = width - static_cast<size_t>(first) * 16;
-        for (size_t r = 0; r < static_cast<size_t>(count); ++r) {
-          const float* whole = together.data() + (static_cast<size_t>(begin) + r) * width +
-                               static_cast<size_t>(first) * 16;
-          ASSERT_TRUE(SameBits(out.data() + r * part, whole, part))
-              << "rows " << begin << " + " << count << " from panel " << first;
-        }
-      }
-    }
-  }
-}
-
-TEST_P(BlockGemmOnEveryIsa, RowThatIsNotFiniteIsNanThroughoutAndTouchesNoOther) {
-  const Method method = GetParam().method;
-  constexpr int kN = 33, kK = 512, kRows = 21;
-  const float bad[] = {std::numeric_limits<float>::quiet_NaN(),
-                       std::numeric_limits<float>::infinity(),
-                       -std::numeric_limits<float>::infinity()};
-  const PackedQuantWeights weights(RandomQuantSource(method, 3), method, kN, kK);
-  std::vector<float> values = RandomBf16Values(kRows * kK, 4);
-  const PreparedRows clean(method, values, kRows, kK);
-  for (size_t r = 1; r < kRows; r += 4) values[r * kK + r] = bad[r % 3];
-  const PreparedRows dirty(method, values, kRows, kK);
-  const std::vector<float> want = RunGemm(GetParam(), weights.matrix(), clean.rows(), 0, 3);
-  const std::vector<float> got = RunGemm(GetParam(), weights.matrix(), dirty.rows(), 0, 3);
-  for (size_t r = 0; r < kRows; ++r) {
-    if (r % 4 != 1) {
-      EXPECT_TRUE(SameBits(&want[r * 48], &got[r * 48], 48)) << "row " << r;
-      continue;
-    }
-    for (size_t c = 0; c < kN; ++c) EXPECT_TRUE(std::isnan(got[r * 48 + c])) << r << "," << c;
   }
 }
 
@@ -205,7 +138,7 @@ class LargestCodes final : public QuantSource {
 TEST_P(BlockGemmOnEveryIsa, DoesNotSaturateAtTheExtremes) {
   const Method method = GetParam().method;
   constexpr int kK = 512;
-  const PackedQuantWeights weights(LargestCodes(), method, 16, kK);
+  const PackedWeights weights(method, 16, kK, LargestCodes());
   for (const float sign : {1.0f, -1.0f}) {
     const PreparedRows rows(method, std::vector<float>(kK, 127.0f * sign), 1, kK);
     const std::vector<float> got = RunGemm(GetParam(), weights.matrix(), rows.rows(), 0, 1);
@@ -216,7 +149,7 @@ TEST_P(BlockGemmOnEveryIsa, DoesNotSaturateAtTheExtremes) {
 
 TEST_P(BlockGemmOnEveryIsa, TakesScalesOfBothSixteenBitKinds) {
   const Method method = GetParam().method;
-  const PackedQuantWeights weights(RandomQuantSource(method, 5), method, 16, 256);
+  const PackedWeights weights(method, 16, 256, RandomQuantSource(method, 5));
   const PreparedRows rows(method, RandomBf16Values(9 * 256, 6), 9, 256);
   PackedMatrix matrix = weights.matrix();
   matrix.bf16_scales = true;

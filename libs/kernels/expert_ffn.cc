@@ -163,6 +163,7 @@ void Gemm(const KernelTable& table, const PackedMatrix& weights, const Activatio
   args.row_scales =
       weights.row_scales == nullptr ? nullptr : weights.row_scales + first * kPanelWidth;
   args.k = weights.k;
+  args.format = BlockFormatOf(weights.method);
   args.bf16_scales = weights.bf16_scales;
   args.num_panels = panel_end - panel_begin;
   args.out = out;

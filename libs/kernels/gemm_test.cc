@@ -5,9 +5,12 @@
 #include <vector>
 
 #include "gtest/gtest.h"
+#include "libs/base/checked_math.h"
 #include "libs/kernels/expert_ffn.h"
 #include "libs/kernels/kernel_table.h"
+#include "libs/testing/gemm_runner.h"
 #include "libs/testing/packed_weights.h"
+#include "libs/testing/random_quant_source.h"
 #include "libs/testing/supported_kernels.h"
 
 namespace atelier {
@@ -18,6 +21,10 @@ using testing::KernelName;
 using testing::PackedWeights;
 using testing::PreparedRows;
 using testing::RandomBf16Values;
+using testing::RandomWeights;
+using testing::RunGemm;
+using testing::SameBits;
+using testing::Slice;
 using testing::SupportedKernels;
 using testing::SupportedPlainKernels;
 
@@ -75,26 +82,6 @@ std::vector<Expected> ExpectedProducts(const PackedMatrix& weights, const Activa
   return expected;
 }
 
-ActivationRows Slice(const ActivationRows& rows, int begin, int count) {
-  ActivationRows slice = rows;
-  slice.data += static_cast<size_t>(begin) * rows.stride;
-  if (slice.scales != nullptr) slice.scales += begin;
-  slice.rows = count;
-  return slice;
-}
-
-std::vector<float> RunGemm(const KernelEntry& entry, const PackedMatrix& weights,
-                           const ActivationRows& rows, int panel_begin, int panel_end) {
-  const size_t stride = static_cast<size_t>(panel_end - panel_begin) * kPanelWidth;
-  GuardedBuffer<float> out(static_cast<size_t>(rows.rows) * stride);
-  Gemm(KernelTable::ForEntry(entry), weights, rows, panel_begin, panel_end, out.data(), stride);
-  return std::vector<float>(out.data(), out.data() + out.size());
-}
-
-bool SameBits(const float* a, const float* b, size_t count) {
-  return std::memcmp(a, b, count * sizeof(float)) == 0;
-}
-
 // Compares out [rows, width] with the first rows of expected [*, n].
 void ExpectMatches(const std::vector<Expected>& expected, const std::vector<float>& out, int rows,
                    int n) {
@@ -109,9 +96,9 @@ void ExpectMatches(const std::vector<Expected>& expected, const std::vector<floa
   }
 }
 
-class GemmOnEveryIsa : public ::testing::TestWithParam<KernelEntry> {};
+class PlainGemmOnEveryIsa : public ::testing::TestWithParam<KernelEntry> {};
 
-TEST_P(GemmOnEveryIsa, MatchesReferenceOnOddShapes) {
+TEST_P(PlainGemmOnEveryIsa, MatchesReferenceOnOddShapes) {
   constexpr int kMostRows = 64;
   for (int n : {0, 1, 15, 16, 17, 33, 64}) {
     for (int k : {1, 2, 3, 31, 32, 33, 63, 64, 65, 576, 1000}) {
@@ -133,10 +120,21 @@ TEST_P(GemmOnEveryIsa, MatchesReferenceOnOddShapes) {
   }
 }
 
+INSTANTIATE_TEST_SUITE_P(Kernels, PlainGemmOnEveryIsa, ::testing::ValuesIn(SupportedPlainKernels()),
+                         KernelName);
+
+class GemmOnEveryIsa : public ::testing::TestWithParam<KernelEntry> {
+ protected:
+  // `k`, or the next that the method has.
+  static int NextK(int k) { return RoundUp(k, KMultiple(GetParam().method)); }
+};
+
 TEST_P(GemmOnEveryIsa, RowBitsDependNeitherOnBatchNorOnPanelRange) {
-  constexpr int kN = 75, kK = 577, kRows = 300;  // more rows than fit one cache chunk
-  const PackedWeights weights(GetParam().method, kN, kK, RandomBf16Values(kN * kK, 1));
-  const PreparedRows prepared(GetParam().method, RandomBf16Values(kRows * kK, 2), kRows, kK);
+  constexpr int kN = 75, kRows = 300;  // more rows than fit one cache chunk
+  const int k = NextK(577);
+  const PackedWeights weights = RandomWeights(GetParam().method, kN, k, 1);
+  const PreparedRows prepared(GetParam().method,
+                              RandomBf16Values(static_cast<size_t>(kRows * k), 2), kRows, k);
   const int panels = weights.matrix().num_panels();
   const size_t width = static_cast<size_t>(panels) * 16;
   const std::vector<float> together =
@@ -167,15 +165,16 @@ TEST_P(GemmOnEveryIsa, RowBitsDependNeitherOnBatchNorOnPanelRange) {
 }
 
 TEST_P(GemmOnEveryIsa, RowThatIsNotFiniteIsNanThroughoutAndTouchesNoOther) {
-  constexpr int kN = 33, kK = 70, kRows = 21;
+  constexpr int kN = 33, kRows = 21;
+  const size_t k = static_cast<size_t>(NextK(70));
   const float bad[] = {std::numeric_limits<float>::quiet_NaN(),
                        std::numeric_limits<float>::infinity(),
                        -std::numeric_limits<float>::infinity()};
-  const PackedWeights weights(GetParam().method, kN, kK, RandomBf16Values(kN * kK, 3));
-  std::vector<float> values = RandomBf16Values(kRows * kK, 4);
-  const PreparedRows clean(GetParam().method, values, kRows, kK);
-  for (size_t r = 1; r < kRows; r += 4) values[r * kK + r] = bad[r % 3];
-  const PreparedRows dirty(GetParam().method, values, kRows, kK);
+  const PackedWeights weights = RandomWeights(GetParam().method, kN, NextK(70), 3);
+  std::vector<float> values = RandomBf16Values(kRows * k, 4);
+  const PreparedRows clean(GetParam().method, values, kRows, NextK(70));
+  for (size_t r = 1; r < kRows; r += 4) values[r * k + r] = bad[r % 3];
+  const PreparedRows dirty(GetParam().method, values, kRows, NextK(70));
   const std::vector<float> want = RunGemm(GetParam(), weights.matrix(), clean.rows(), 0, 3);
   const std::vector<float> got = RunGemm(GetParam(), weights.matrix(), dirty.rows(), 0, 3);
   for (size_t r = 0; r < kRows; ++r) {
@@ -188,11 +187,13 @@ TEST_P(GemmOnEveryIsa, RowThatIsNotFiniteIsNanThroughoutAndTouchesNoOther) {
 }
 
 TEST_P(GemmOnEveryIsa, WritesNothingBesideItsColumns) {
-  constexpr int kK = 40, kRows = 13;
+  constexpr int kRows = 13;
+  const int k = NextK(40);
   constexpr size_t kStride = 37;
   constexpr float kCanary = -12345.0f;
-  const PackedWeights weights(GetParam().method, 32, kK, RandomBf16Values(32 * kK, 5));
-  const PreparedRows prepared(GetParam().method, RandomBf16Values(kRows * kK, 6), kRows, kK);
+  const PackedWeights weights = RandomWeights(GetParam().method, 32, k, 5);
+  const PreparedRows prepared(GetParam().method,
+                              RandomBf16Values(static_cast<size_t>(kRows * k), 6), kRows, k);
   std::vector<float> out(kRows * kStride, kCanary);
   Gemm(KernelTable::ForEntry(GetParam()), weights.matrix(), prepared.rows(), 0, 2, out.data(),
        kStride);
@@ -203,7 +204,7 @@ TEST_P(GemmOnEveryIsa, WritesNothingBesideItsColumns) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Kernels, GemmOnEveryIsa, ::testing::ValuesIn(SupportedPlainKernels()),
+INSTANTIATE_TEST_SUITE_P(Kernels, GemmOnEveryIsa, ::testing::ValuesIn(SupportedKernels()),
                          KernelName);
 
 class Int8GemmOnEveryIsa : public ::testing::TestWithParam<KernelEntry> {};

@@ -1,9 +1,12 @@
 #include "libs/kernels/kernel_table.h"
 
+#include <algorithm>
+
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "libs/base/check.h"
+#include "libs/kernels/pack.h"
 
 namespace atelier {
 
@@ -16,9 +19,9 @@ void Int8Avx512Vnni(const MicroKernelArgs& args);
 void Int8Avx512(const MicroKernelArgs& args);
 void Int8Avx2(const MicroKernelArgs& args);
 void Int8Scalar(const MicroKernelArgs& args);
-extern const BlockKernel kBlockAvx512VnniKernels[];
-extern const BlockKernel kBlockAvx512Kernels[];
-void BlockScalar(const MicroKernelArgs& args, const BlockFormat& format);
+extern const BlockKernels kBlockAvx512VnniKernels;
+extern const BlockKernels kBlockAvx512Kernels;
+void BlockScalar(const MicroKernelArgs& args);
 
 namespace {
 
@@ -41,32 +44,17 @@ bool LevelSupported(CpuIsa level, const CpuFeatures& features) {
   return false;
 }
 
-template <BlockFormat kFormat>
-void BlockScalarOf(const MicroKernelArgs& args) {
-  BlockScalar(args, kFormat);
-}
-
 bool SameCoding(const BlockFormat& a, const BlockFormat& b) {
   return a.bits == b.bits && a.group == b.group && a.zero_shift == b.zero_shift &&
          a.scale == b.scale && a.min == b.min && a.table == b.table;
 }
 
-MicroKernel KernelOf(const BlockFormat& format, const BlockKernel* kernels) {
-  for (; kernels->kernel != nullptr; ++kernels) {
-    if (SameCoding(kernels->format, format)) return kernels->kernel;
-  }
-  ATELIER_CHECK(false && "a coding without a kernel");
-  return nullptr;
-}
-
-// The rows of one block-quantised method.
-template <BlockFormat kFormat>
-void AddBlockMethod(Method method, std::vector<KernelEntry>& entries) {
-  entries.push_back({method, CpuIsa::kAvx512, "avx512vnni", HasAvx512Vnni,
-                     KernelOf(kFormat, kBlockAvx512VnniKernels)});
-  entries.push_back(
-      {method, CpuIsa::kAvx512, "avx512", HasAvx512, KernelOf(kFormat, kBlockAvx512Kernels)});
-  entries.push_back({method, CpuIsa::kScalar, "scalar", Always, BlockScalarOf<kFormat>});
+MicroKernel KernelOf(const BlockFormat& format, const BlockKernels& kernels) {
+  const BlockKernel* found = std::find_if(
+      kernels.begin, kernels.end,
+      [&format](const BlockKernel& kernel) { return SameCoding(kernel.format, format); });
+  ATELIER_CHECK(found != kernels.end);
+  return found->kernel;
 }
 
 std::vector<KernelEntry> MakeCandidates() {
@@ -80,35 +68,26 @@ std::vector<KernelEntry> MakeCandidates() {
       {Method::kINT8, CpuIsa::kAvx2, "avx2", HasAvx2, Int8Avx2},
       {Method::kINT8, CpuIsa::kScalar, "scalar", Always, Int8Scalar},
   };
-  AddBlockMethod<kInt4G32Format>(Method::kINT4G32, entries);
-  AddBlockMethod<kInt4G64Format>(Method::kINT4G64, entries);
-  AddBlockMethod<kInt4G128Format>(Method::kINT4G128, entries);
-  AddBlockMethod<kInt4G32ZFormat>(Method::kINT4G32Z, entries);
-  AddBlockMethod<kInt4G64ZFormat>(Method::kINT4G64Z, entries);
-  AddBlockMethod<kInt4G128ZFormat>(Method::kINT4G128Z, entries);
-  AddBlockMethod<kMxFp4Format>(Method::kMXFP4, entries);
-  AddBlockMethod<kQ8_0Format>(Method::kQ8_0, entries);
-  AddBlockMethod<kQ4_0Format>(Method::kQ4_0, entries);
-  AddBlockMethod<kQ4_1Format>(Method::kQ4_1, entries);
-  AddBlockMethod<kQ5_0Format>(Method::kQ5_0, entries);
-  AddBlockMethod<kQ5_1Format>(Method::kQ5_1, entries);
-  AddBlockMethod<kQ2_KFormat>(Method::kQ2_K, entries);
-  AddBlockMethod<kQ3_KFormat>(Method::kQ3_K, entries);
-  AddBlockMethod<kQ4_KFormat>(Method::kQ4_K, entries);
-  AddBlockMethod<kQ5_KFormat>(Method::kQ5_K, entries);
-  AddBlockMethod<kQ6_KFormat>(Method::kQ6_K, entries);
-  AddBlockMethod<kIq4NlFormat>(Method::kIQ4_NL, entries);
-  AddBlockMethod<kIq4XsFormat>(Method::kIQ4_XS, entries);
+  for (const Method method : AllMethods()) {
+    const BlockFormat* format = BlockFormatOf(method);
+    if (format == nullptr) continue;
+    entries.push_back({method, CpuIsa::kAvx512, "avx512vnni", HasAvx512Vnni,
+                       KernelOf(*format, kBlockAvx512VnniKernels)});
+    entries.push_back(
+        {method, CpuIsa::kAvx512, "avx512", HasAvx512, KernelOf(*format, kBlockAvx512Kernels)});
+    entries.push_back({method, CpuIsa::kScalar, "scalar", Always, BlockScalar});
+  }
   return entries;
 }
 
-// The first entry that is allowed, or null; with `few`, the first that suits any number of rows.
+// The first entry that is allowed; with `few`, the first that suits any number of rows.
 const KernelEntry* Best(Method method, const CpuFeatures& features, CpuIsa cap, bool few) {
   for (const KernelEntry& entry : KernelTable::Candidates()) {
     if (entry.method != method || entry.level > cap || !entry.supported(features)) continue;
     if (few && entry.min_rows > 0) continue;
     return &entry;
   }
+  ATELIER_CHECK(false && "every method has a scalar kernel");
   return nullptr;
 }
 
@@ -133,7 +112,7 @@ absl::StatusOr<KernelTable> KernelTable::Select(const CpuFeatures& features, Cpu
     Choice& choice = table.choices_[static_cast<size_t>(method)];
     choice.many = Best(method, features, cap, false);
     choice.few = Best(method, features, cap, true);
-    choice.min_rows = choice.many == nullptr ? 0 : choice.many->min_rows;
+    choice.min_rows = choice.many->min_rows;
   }
   return table;
 }
@@ -151,8 +130,9 @@ MicroKernel KernelTable::kernel(Method method, int rows) const {
 }
 
 const char* KernelTable::isa(Method method) const {
-  ATELIER_CHECK(Has(method));
-  return choice(method).many->isa;
+  const Choice& chosen = choice(method);
+  ATELIER_CHECK(chosen.many != nullptr);
+  return chosen.many->isa;
 }
 
 std::string CapabilitiesText(const CpuFeatures& features, const KernelTable& selected) {

@@ -38,7 +38,6 @@ class KernelTable {
 
   MicroKernel kernel(Method method, int rows) const;
   const char* isa(Method method) const;  // the kernel's for many rows
-  bool Has(Method method) const { return choice(method).many != nullptr; }
 
  private:
   struct Choice {

@@ -45,9 +45,6 @@ const BlockFormat* BlockFormatOf(Method method) {
       return &kIq4XsFormat;
     case Method::kBF16:
     case Method::kINT8:
-    case Method::kFP8Block:
-    case Method::kFP8Row:
-    case Method::kMXFP8:
       return nullptr;
   }
   return nullptr;
@@ -59,8 +56,6 @@ ActivationForm ActivationFormOf(Method method) {
 }
 
 int KMultiple(Method method) {
-  if (method == Method::kFP8Block) return 128;
-  if (method == Method::kMXFP8) return 32;
   const BlockFormat* format = BlockFormatOf(method);
   if (format == nullptr) return 1;
   if (IsSuper(format->scale)) return kBlockK;

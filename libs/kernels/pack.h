@@ -36,7 +36,7 @@ enum class ActivationForm {
 };
 ActivationForm ActivationFormOf(Method method);
 
-// The coding of a block-quantised method; null for BF16, INT8 and the FP8 methods.
+// The coding of a block-quantised method; null for BF16 and INT8.
 const BlockFormat* BlockFormatOf(Method method);
 
 // K of a matrix, and of a slice of it, is a multiple of this: the inputs that share a scale (and
@@ -50,7 +50,7 @@ struct PackedMatrix {
   int n = 0;                          // logical output rows
   int k = 0;                          // logical inputs
   const uint8_t* data = nullptr;      // PackedDataBytes(method, n, k), 64-byte aligned
-  const float* row_scales = nullptr;  // INT8, FP8Row: [n rounded up to kPanelWidth]; else null
+  const float* row_scales = nullptr;  // INT8: [n rounded up to kPanelWidth]; else null
   bool bf16_scales = false;           // INT4: scales are bf16 as published, not fp16
 
   int num_panels() const { return (n + kPanelWidth - 1) / kPanelWidth; }

@@ -39,11 +39,8 @@ enum class Method {
   kINT4G32Z,  // … and a zero point beside each scale
   kINT4G64Z,
   kINT4G128Z,
-  kFP8Block,  // E4M3, a scale per 128 x 128 block
-  kFP8Row,    // E4M3, a scale per output row
-  kMXFP8,     // E4M3, E8M0 scale per 32 inputs
-  kMXFP4,     // E2M1, E8M0 scale per 32 inputs
-  kQ8_0,      // from here on: GGUF block types, by their names there
+  kMXFP4,  // E2M1, E8M0 scale per 32 inputs
+  kQ8_0,   // from here on: GGUF block types, by their names there
   kQ4_0,
   kQ4_1,
   kQ5_0,

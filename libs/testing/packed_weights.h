@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "libs/base/float16.h"
+#include "libs/kernels/block_pack.h"
 #include "libs/kernels/expert_ffn.h"
 #include "libs/kernels/pack.h"
 #include "libs/testing/guarded_buffer.h"
@@ -25,14 +26,21 @@ inline std::vector<float> RandomBf16Values(size_t count, uint32_t seed, float de
 class PackedWeights {
  public:
   PackedWeights(Method method, int n, int k, const std::vector<float>& values)
-      : block_(PackedMatrixBytes(method, n, k)),
-        matrix_(PackedMatrixAt(method, n, k, block_.data())) {
+      : PackedWeights(method, n, k) {
     const WeightSource source{DType::kF32, values.data(), static_cast<size_t>(k)};
     PackMatrix(source, method, n, k, 0, matrix_.num_panels(), block_.data());
+  }
+  PackedWeights(Method method, int n, int k, const QuantSource& source)
+      : PackedWeights(method, n, k) {
+    PackQuantMatrix(source, method, n, k, 0, matrix_.num_panels(), block_.data());
   }
   const PackedMatrix& matrix() const { return matrix_; }
 
  private:
+  PackedWeights(Method method, int n, int k)
+      : block_(PackedMatrixBytes(method, n, k)),
+        matrix_(PackedMatrixAt(method, n, k, block_.data())) {}
+
   GuardedBuffer<uint8_t> block_;
   PackedMatrix matrix_;
 };

@@ -6,7 +6,7 @@
 
 #include "libs/base/float16.h"
 #include "libs/kernels/block_pack.h"
-#include "libs/testing/guarded_buffer.h"
+#include "libs/testing/packed_weights.h"
 
 namespace atelier::testing {
 
@@ -113,19 +113,12 @@ class RandomQuantSource final : public QuantSource {
   const uint32_t seed_;
 };
 
-// A packed block-quantised matrix [n, k] that ends at an inaccessible page.
-class PackedQuantWeights {
- public:
-  PackedQuantWeights(const QuantSource& source, Method method, int n, int k)
-      : block_(PackedMatrixBytes(method, n, k)),
-        matrix_(PackedMatrixAt(method, n, k, block_.data())) {
-    PackQuantMatrix(source, method, n, k, 0, matrix_.num_panels(), block_.data());
+// Random weights of any method.
+inline PackedWeights RandomWeights(Method method, int n, int k, uint32_t seed) {
+  if (BlockFormatOf(method) != nullptr) {
+    return PackedWeights(method, n, k, RandomQuantSource(method, seed));
   }
-  const PackedMatrix& matrix() const { return matrix_; }
-
- private:
-  GuardedBuffer<uint8_t> block_;
-  PackedMatrix matrix_;
-};
+  return PackedWeights(method, n, k, RandomBf16Values(static_cast<size_t>(n * k), seed));
+}
 
 }  // namespace atelier::testing

@@ -252,7 +252,7 @@ inline void ComputeRows(const MicroKernelArgs& args, int panel, size_t begin, si
 }
 
 template <typename Dot, BlockFormat kFormat>
-inline void BlockGemm(const MicroKernelArgs& args) {
+void BlockGemm(const MicroKernelArgs& args) {
   const size_t rows = static_cast<size_t>(args.rows);
   size_t chunk = kBlockChunkBytes / args.activation_stride / kBlockRows * kBlockRows;
   if (chunk < kBlockRows) chunk = kBlockRows;
@@ -262,6 +262,35 @@ inline void BlockGemm(const MicroKernelArgs& args) {
       ComputeRows<Dot, kFormat, kBlockRows>(args, panel, begin, end);
     }
   }
+}
+
+// A kernel of every coding; Q4_0's is INT4's.
+template <typename Dot>
+constexpr BlockKernel kBlockKernels[] = {
+    {kInt4G32Format, BlockGemm<Dot, kInt4G32Format>},
+    {kInt4G64Format, BlockGemm<Dot, kInt4G64Format>},
+    {kInt4G128Format, BlockGemm<Dot, kInt4G128Format>},
+    {kInt4G32ZFormat, BlockGemm<Dot, kInt4G32ZFormat>},
+    {kInt4G64ZFormat, BlockGemm<Dot, kInt4G64ZFormat>},
+    {kInt4G128ZFormat, BlockGemm<Dot, kInt4G128ZFormat>},
+    {kMxFp4Format, BlockGemm<Dot, kMxFp4Format>},
+    {kQ8_0Format, BlockGemm<Dot, kQ8_0Format>},
+    {kQ4_1Format, BlockGemm<Dot, kQ4_1Format>},
+    {kQ5_0Format, BlockGemm<Dot, kQ5_0Format>},
+    {kQ5_1Format, BlockGemm<Dot, kQ5_1Format>},
+    {kQ2_KFormat, BlockGemm<Dot, kQ2_KFormat>},
+    {kQ3_KFormat, BlockGemm<Dot, kQ3_KFormat>},
+    {kQ4_KFormat, BlockGemm<Dot, kQ4_KFormat>},
+    {kQ5_KFormat, BlockGemm<Dot, kQ5_KFormat>},
+    {kQ6_KFormat, BlockGemm<Dot, kQ6_KFormat>},
+    {kIq4NlFormat, BlockGemm<Dot, kIq4NlFormat>},
+    {kIq4XsFormat, BlockGemm<Dot, kIq4XsFormat>},
+};
+
+template <typename Dot>
+constexpr BlockKernels AllBlockKernels() {
+  return {kBlockKernels<Dot>,
+          kBlockKernels<Dot> + sizeof(kBlockKernels<Dot>) / sizeof(BlockKernel)};
 }
 
 }  // namespace

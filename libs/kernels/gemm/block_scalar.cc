@@ -142,7 +142,8 @@ float AddBlock(const Block& block, size_t row, const uint8_t* activations, float
   return std::fma(part, Load<float>(activations + kActivationScale), total);
 }
 
-float Product(const MicroKernelArgs& args, const BlockFormat& format, int row, int column) {
+float Product(const MicroKernelArgs& args, int row, int column) {
+  const BlockFormat& format = *args.format;
   const size_t k = static_cast<size_t>(args.k);
   const uint8_t* at = args.panels + static_cast<size_t>(column / 16) * args.panel_bytes;
   const uint8_t* activations = args.activations + static_cast<size_t>(row) * args.activation_stride;
@@ -158,11 +159,11 @@ float Product(const MicroKernelArgs& args, const BlockFormat& format, int row, i
 
 }  // namespace
 
-void BlockScalar(const MicroKernelArgs& args, const BlockFormat& format) {
+void BlockScalar(const MicroKernelArgs& args) {
   for (int r = 0; r < args.rows; ++r) {
     for (int c = 0; c < args.num_panels * 16; ++c) {
       args.out[static_cast<size_t>(r) * args.out_stride + static_cast<size_t>(c)] =
-          Product(args, format, r, c);
+          Product(args, r, c);
     }
   }
 }

@@ -22,7 +22,8 @@ struct MicroKernelArgs {
   size_t panel_bytes;              // from one panel to the next
   size_t padded_k_bytes;           // BF16, INT8: of one row of a panel, a multiple of 64; else 0
   int k;                           // inputs; block formats: a multiple of their group
-  const float* row_scales;         // INT8, FP8Row: of the first panel's first output row; else null
+  const BlockFormat* format;       // of the weights; null for BF16 and INT8
+  const float* row_scales;         // INT8: of the first panel's first output row; else null
   bool bf16_scales;                // block formats: ScaleCoding::kHalf is bf16, not fp16
   int num_panels;                  // >= 0
   float* out;                      // [rows, out_stride]; 16 columns a panel, overwritten
@@ -33,10 +34,15 @@ struct MicroKernelArgs {
 // depend on nothing but that row, the weights and the ISA: not on rows, num_panels or position.
 using MicroKernel = void (*)(const MicroKernelArgs& args);
 
-// The kernel of one coding; the files of an instruction set list theirs, a null kernel last.
+// The kernel of one coding, and those of an instruction set: data, because choosing a kernel must
+// not run code of that instruction set.
 struct BlockKernel {
   BlockFormat format;
   MicroKernel kernel;
+};
+struct BlockKernels {
+  const BlockKernel* begin;
+  const BlockKernel* end;
 };
 
 }  // namespace atelier
