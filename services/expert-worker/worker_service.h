@@ -48,8 +48,8 @@ class WorkerService final : public WorkerHandler {
   WorkerDescription Describe() const override;
   void Forward(ForwardRequest request, std::shared_ptr<const CallContext> context,
                std::function<void(ForwardReply)> reply) override;
-  // DEADLINE_EXCEEDED with the number of calls left when the deadline passes first.
   void OnRefused(const absl::Status& status) override;
+  // DEADLINE_EXCEEDED with the number of calls left when the deadline passes first.
   absl::StatusOr<int64_t> Drain(absl::Time deadline) override;
 
  private:
