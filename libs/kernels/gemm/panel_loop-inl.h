@@ -25,6 +25,7 @@ struct TileArgs {
   const int32_t* row_offsets;      // Tile::RowOffset of each row
   const uint8_t* panel;
   size_t groups;            // a multiple of 16
+  bool prefetch;            // this block is the one that fetches the next panel into L2
   const float* row_scales;  // of the panel's 16 output rows
   float* out;
   size_t out_stride;
@@ -48,6 +49,7 @@ inline TileArgs FirstTile(const MicroKernelArgs& args, int panel, int first_row,
   tile.row_offsets = row_offsets;
   tile.panel = args.panels + static_cast<size_t>(panel) * args.panel_bytes;
   tile.groups = args.padded_k_bytes / 4;
+  tile.prefetch = true;
   tile.row_scales = args.row_scales == nullptr ? nullptr : args.row_scales + column;
   tile.out = args.out + row * args.out_stride + column;
   tile.out_stride = args.out_stride;
@@ -64,6 +66,7 @@ inline void RunRowBlocks(TileArgs tile, int rows) {
     if (tile.activation_scales != nullptr) tile.activation_scales += kRows;
     tile.row_offsets += kRows;
     tile.out += kRows * tile.out_stride;
+    tile.prefetch = false;
   }
   if constexpr (kRows > 1) {
     if (rows > 0) RunRowBlocks<Tile, kRows / 2>(tile, rows);
