@@ -26,11 +26,11 @@ struct Tile {
   static int32_t RowOffset(const uint8_t*, size_t) { return 0; }
 
   // With several rows the loads of activations fill the load queue, so that few lines of weights
-  // are on their way from memory: the panel that comes next is asked for meanwhile. A single row is
-  // faster as one plain stream.
+  // are on their way from memory: the panel that comes next is asked for meanwhile. One or two rows
+  // are faster as one plain stream.
   template <int kRows>
   static void Compute(const TileArgs& tile) {
-    if (kRows > 1 && tile.prefetch) {
+    if (kRows >= 4 && tile.prefetch) {
       Sum<kRows, true>(tile);
     } else {
       Sum<kRows, false>(tile);
