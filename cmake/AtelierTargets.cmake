@@ -120,6 +120,7 @@ endfunction()
 # naming rule gemm/<dtype>_<isa>.cc tells tools/check_isa_objects which objects those are. No other file gets -m flags.
 function(atelier_isa_sources target isa)
   set(flags_avx2 -mavx2 -mfma -mf16c)
+  set(flags_avxvnni ${flags_avx2} -mavxvnni)
   set(flags_avx512 -mavx512f -mavx512bw -mavx512vl -mavx512dq -mfma)
   set(flags_avx512vnni ${flags_avx512} -mavx512vnni)
   set(flags_avx512bf16 ${flags_avx512} -mavx512bf16)

@@ -52,15 +52,17 @@ CpuFeatures CpuFeatures::Detect() {
   features.avx512 = features.avx2_fma && (xcr0 & kZmmState) == kZmmState && f && dq && bw && vl;
   features.avx512_vnni = features.avx512 && Bit(extended.ecx, 11);
   features.avx512_bf16 = features.avx512 && Bit(extended1.eax, 5);
+  features.avx_vnni = features.avx2_fma && Bit(extended1.eax, 4);
   return features;
 }
 
 absl::StatusOr<CpuIsa> ParseCpuIsa(absl::string_view name) {
-  for (CpuIsa isa : {CpuIsa::kScalar, CpuIsa::kAvx2, CpuIsa::kAvx512, CpuIsa::kAuto}) {
+  for (CpuIsa isa :
+       {CpuIsa::kScalar, CpuIsa::kAvx2, CpuIsa::kAvxVnni, CpuIsa::kAvx512, CpuIsa::kAuto}) {
     if (name == CpuIsaName(isa)) return isa;
   }
   return absl::InvalidArgumentError(
-      absl::StrCat("cpu-isa \"", name, "\" is unknown: use scalar, avx2, avx512 or auto"));
+      absl::StrCat("cpu-isa \"", name, "\" is unknown: use scalar, avx2, avxvnni, avx512 or auto"));
 }
 
 absl::string_view CpuIsaName(CpuIsa isa) {
@@ -69,6 +71,8 @@ absl::string_view CpuIsaName(CpuIsa isa) {
       return "scalar";
     case CpuIsa::kAvx2:
       return "avx2";
+    case CpuIsa::kAvxVnni:
+      return "avxvnni";
     case CpuIsa::kAvx512:
       return "avx512";
     case CpuIsa::kAuto:

@@ -17,16 +17,20 @@ void Bf16Avx2(const MicroKernelArgs& args);
 void Bf16Scalar(const MicroKernelArgs& args);
 void Int8Avx512Vnni(const MicroKernelArgs& args);
 void Int8Avx512(const MicroKernelArgs& args);
+void Int8AvxVnni(const MicroKernelArgs& args);
 void Int8Avx2(const MicroKernelArgs& args);
 void Int8Scalar(const MicroKernelArgs& args);
 extern const BlockKernels kBlockAvx512VnniKernels;
 extern const BlockKernels kBlockAvx512Kernels;
+extern const BlockKernels kBlockAvxVnniKernels;
+extern const BlockKernels kBlockAvx2Kernels;
 void BlockScalar(const MicroKernelArgs& args);
 
 namespace {
 
 bool Always(const CpuFeatures&) { return true; }
 bool HasAvx2(const CpuFeatures& features) { return features.avx2_fma; }
+bool HasAvxVnni(const CpuFeatures& features) { return features.avx_vnni; }
 bool HasAvx512(const CpuFeatures& features) { return features.avx512; }
 bool HasAvx512Bf16(const CpuFeatures& features) { return features.avx512_bf16; }
 bool HasAvx512Vnni(const CpuFeatures& features) { return features.avx512_vnni; }
@@ -38,10 +42,27 @@ bool LevelSupported(CpuIsa level, const CpuFeatures& features) {
       return true;
     case CpuIsa::kAvx2:
       return HasAvx2(features);
+    case CpuIsa::kAvxVnni:
+      return HasAvxVnni(features);
     case CpuIsa::kAvx512:
       return HasAvx512(features);
   }
   return false;
+}
+
+absl::string_view Needs(CpuIsa level) {
+  switch (level) {
+    case CpuIsa::kScalar:
+    case CpuIsa::kAuto:
+      return "nothing";
+    case CpuIsa::kAvx2:
+      return "AVX2, FMA and F16C";
+    case CpuIsa::kAvxVnni:
+      return "AVX-VNNI with AVX2, FMA and F16C";
+    case CpuIsa::kAvx512:
+      return "AVX-512 F, BW, VL and DQ";
+  }
+  return "";
 }
 
 bool SameCoding(const BlockFormat& a, const BlockFormat& b) {
@@ -65,6 +86,7 @@ std::vector<KernelEntry> MakeCandidates() {
       {Method::kBF16, CpuIsa::kScalar, "scalar", Always, Bf16Scalar},
       {Method::kINT8, CpuIsa::kAvx512, "avx512vnni", HasAvx512Vnni, Int8Avx512Vnni},
       {Method::kINT8, CpuIsa::kAvx512, "avx512", HasAvx512, Int8Avx512},
+      {Method::kINT8, CpuIsa::kAvxVnni, "avxvnni", HasAvxVnni, Int8AvxVnni},
       {Method::kINT8, CpuIsa::kAvx2, "avx2", HasAvx2, Int8Avx2},
       {Method::kINT8, CpuIsa::kScalar, "scalar", Always, Int8Scalar},
   };
@@ -75,6 +97,10 @@ std::vector<KernelEntry> MakeCandidates() {
                        KernelOf(*format, kBlockAvx512VnniKernels)});
     entries.push_back(
         {method, CpuIsa::kAvx512, "avx512", HasAvx512, KernelOf(*format, kBlockAvx512Kernels)});
+    entries.push_back(
+        {method, CpuIsa::kAvxVnni, "avxvnni", HasAvxVnni, KernelOf(*format, kBlockAvxVnniKernels)});
+    entries.push_back(
+        {method, CpuIsa::kAvx2, "avx2", HasAvx2, KernelOf(*format, kBlockAvx2Kernels)});
     entries.push_back({method, CpuIsa::kScalar, "scalar", Always, BlockScalar});
   }
   return entries;
@@ -100,10 +126,8 @@ const std::vector<KernelEntry>& KernelTable::Candidates() {
 
 absl::StatusOr<KernelTable> KernelTable::Select(const CpuFeatures& features, CpuIsa cap) {
   if (!LevelSupported(cap, features)) {
-    const absl::string_view needs =
-        cap == CpuIsa::kAvx2 ? "AVX2, FMA and F16C" : "AVX-512 F, BW, VL and DQ";
     return absl::FailedPreconditionError(
-        absl::StrCat("cpu-isa ", CpuIsaName(cap), " needs ", needs,
+        absl::StrCat("cpu-isa ", CpuIsaName(cap), " needs ", Needs(cap),
                      ", which this CPU does not have or this kernel does not enable: use ",
                      features.avx2_fma ? "avx2, " : "", "scalar or auto"));
   }

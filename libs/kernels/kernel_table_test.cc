@@ -14,8 +14,14 @@ using ::testing::AllOf;
 using ::testing::HasSubstr;
 using testing::StatusIs;
 
-CpuFeatures Features(bool avx2, bool avx512, bool vnni, bool bf16) {
-  return {avx2, avx512, vnni, bf16};
+CpuFeatures Features(bool avx2, bool avx512, bool vnni, bool bf16, bool avx_vnni = false) {
+  CpuFeatures features;
+  features.avx2_fma = avx2;
+  features.avx512 = avx512;
+  features.avx512_vnni = vnni;
+  features.avx512_bf16 = bf16;
+  features.avx_vnni = avx_vnni;
+  return features;
 }
 
 struct Choice {
@@ -30,11 +36,17 @@ TEST(KernelTable, SelectsTheBestThatCpuAndCapAllow) {
   const CpuFeatures skylake = Features(true, true, false, false);
   const CpuFeatures icelake = Features(true, true, true, false);
   const CpuFeatures zen4 = Features(true, true, true, true);
+  const CpuFeatures alderlake = Features(true, false, false, false, true);
+  const CpuFeatures sapphirerapids = Features(true, true, true, true, true);
   const Choice choices[] = {
       {none, CpuIsa::kAuto, "scalar", "scalar"},
       {none, CpuIsa::kScalar, "scalar", "scalar"},
       {avx2, CpuIsa::kAuto, "avx2", "avx2"},
       {avx2, CpuIsa::kAvx2, "avx2", "avx2"},
+      {alderlake, CpuIsa::kAuto, "avx2", "avxvnni"},
+      {alderlake, CpuIsa::kAvx2, "avx2", "avx2"},
+      {sapphirerapids, CpuIsa::kAuto, "avx512bf16", "avx512vnni"},
+      {sapphirerapids, CpuIsa::kAvxVnni, "avx2", "avxvnni"},
       {skylake, CpuIsa::kAuto, "avx512", "avx512"},
       {skylake, CpuIsa::kAvx2, "avx2", "avx2"},
       {icelake, CpuIsa::kAuto, "avx512", "avx512vnni"},
@@ -48,6 +60,7 @@ TEST(KernelTable, SelectsTheBestThatCpuAndCapAllow) {
                                  KernelTable::Select(choice.features, choice.cap));
     EXPECT_STREQ(table.isa(Method::kBF16), choice.bf16);
     EXPECT_STREQ(table.isa(Method::kINT8), choice.int8);
+    EXPECT_STREQ(table.isa(Method::kQ4_K), choice.int8);
   }
 }
 
@@ -55,6 +68,10 @@ TEST(KernelTable, RefusesACapTheCpuLacksAndSaysWhatIsMissing) {
   EXPECT_THAT(KernelTable::Select(CpuFeatures{}, CpuIsa::kAvx2),
               StatusIs(absl::StatusCode::kFailedPrecondition,
                        AllOf(HasSubstr("cpu-isa avx2"), HasSubstr("FMA"), HasSubstr("scalar"))));
+  EXPECT_THAT(
+      KernelTable::Select(Features(true, true, true, true), CpuIsa::kAvxVnni),
+      StatusIs(absl::StatusCode::kFailedPrecondition,
+               AllOf(HasSubstr("cpu-isa avxvnni"), HasSubstr("AVX-VNNI"), HasSubstr("use avx2"))));
   EXPECT_THAT(
       KernelTable::Select(Features(true, false, false, false), CpuIsa::kAvx512),
       StatusIs(absl::StatusCode::kFailedPrecondition,
@@ -85,11 +102,13 @@ TEST(CapabilitiesText, MarksEveryCellOfTheMatrix) {
       "BF16          scalar      yes\n"
       "INT8          avx512vnni  selected\n"
       "INT8          avx512      yes\n"
+      "INT8          avxvnni     no\n"
       "INT8          avx2        yes\n"
       "INT8          scalar      yes\n";
   for (const Method method : AllMethods()) {
     if (BlockFormatOf(method) == nullptr) continue;
-    for (const char* cell : {"avx512vnni  selected\n", "avx512      yes\n", "scalar      yes\n"}) {
+    for (const char* cell : {"avx512vnni  selected\n", "avx512      yes\n", "avxvnni     no\n",
+                             "avx2        yes\n", "scalar      yes\n"}) {
       absl::StrAppendFormat(&want, "%-14s%s", MethodName(method), cell);
     }
   }
@@ -100,19 +119,22 @@ TEST(CpuFeatures, DetectsOnlyConsistentSets) {
   const CpuFeatures features = CpuFeatures::Detect();
   EXPECT_TRUE(features.avx2_fma || !features.avx512);
   EXPECT_TRUE(features.avx512 || !(features.avx512_vnni || features.avx512_bf16));
+  EXPECT_TRUE(features.avx2_fma || !features.avx_vnni);
   EXPECT_EQ(features.avx2_fma, __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"));
   EXPECT_EQ(features.avx512_vnni, static_cast<bool>(__builtin_cpu_supports("avx512vnni")));
 }
 
 TEST(CpuIsa, NamesAreParsedBackAndOthersListed) {
-  for (CpuIsa isa : {CpuIsa::kScalar, CpuIsa::kAvx2, CpuIsa::kAvx512, CpuIsa::kAuto}) {
+  for (CpuIsa isa :
+       {CpuIsa::kScalar, CpuIsa::kAvx2, CpuIsa::kAvxVnni, CpuIsa::kAvx512, CpuIsa::kAuto}) {
     ATELIER_ASSERT_OK_AND_ASSIGN(const CpuIsa parsed, ParseCpuIsa(CpuIsaName(isa)));
     EXPECT_EQ(parsed, isa);
   }
   for (const char* name : {"", "avx", "AVX2", "sse4"}) {
-    EXPECT_THAT(ParseCpuIsa(name), StatusIs(absl::StatusCode::kInvalidArgument,
-                                            AllOf(HasSubstr(absl::StrCat("\"", name, "\"")),
-                                                  HasSubstr("scalar, avx2, avx512 or auto"))));
+    EXPECT_THAT(ParseCpuIsa(name),
+                StatusIs(absl::StatusCode::kInvalidArgument,
+                         AllOf(HasSubstr(absl::StrCat("\"", name, "\"")),
+                               HasSubstr("scalar, avx2, avxvnni, avx512 or auto"))));
   }
 }
 

@@ -5,6 +5,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "libs/kernels/gemm/panel_loop-inl.h"
+
 // What the vector int8 kernels share, in AVX2 instructions. In an anonymous namespace, as
 // panel_loop-inl.h.
 
@@ -31,6 +33,15 @@ inline int32_t LoadGroup(const uint8_t* at) {
   int32_t group;
   __builtin_memcpy(&group, at, sizeof(group));
   return group;
+}
+
+// (sum * activation scale) * weight scale, the order of operations of every int8 kernel, for one
+// half ("side") of a panel.
+inline void StoreScaledSide(const TileArgs& tile, size_t row, size_t side, __m256i sums) {
+  const __m256 scaled =
+      _mm256_mul_ps(_mm256_cvtepi32_ps(sums), _mm256_set1_ps(tile.activation_scales[row]));
+  const __m256 row_scales = _mm256_loadu_ps(tile.row_scales + side * 8);
+  _mm256_storeu_ps(tile.out + row * tile.out_stride + side * 8, _mm256_mul_ps(scaled, row_scales));
 }
 
 }  // namespace

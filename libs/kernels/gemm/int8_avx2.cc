@@ -51,13 +51,8 @@ struct Tile {
     }
 #pragma GCC unroll 4
     for (size_t r = 0; r < kRows; ++r) {
-      const __m256 scale = _mm256_set1_ps(tile.activation_scales[r]);
-      float* out = tile.out + r * tile.out_stride;
-      for (size_t half = 0; half < 2; ++half) {
-        const __m256 scaled = _mm256_mul_ps(_mm256_cvtepi32_ps(sums[r][half]), scale);
-        const __m256 row_scales = _mm256_loadu_ps(tile.row_scales + half * 8);
-        _mm256_storeu_ps(out + half * 8, _mm256_mul_ps(scaled, row_scales));
-      }
+      StoreScaledSide(tile, r, 0, sums[r][0]);
+      StoreScaledSide(tile, r, 1, sums[r][1]);
     }
   }
 };
