@@ -179,24 +179,31 @@ void SwiGlu(float* gate, const float* up, size_t count) {
 
 void RunExpert(const KernelTable& table, const ExpertView& expert, const ActivationRows& rows,
                float* out, size_t out_stride) {
+  ATELIER_DCHECK(ActivationFormOf(expert.gate.method) == ActivationFormOf(expert.up.method));
+  RunExpert(table, expert, ExpertRows{rows, rows}, out, out_stride);
+}
+
+void RunExpert(const KernelTable& table, const ExpertView& expert, const ExpertRows& rows,
+               float* out, size_t out_stride) {
   const Method method = expert.down.method;
   const int panels = expert.gate.num_panels();
-  const size_t num_rows = static_cast<size_t>(rows.rows);
+  const size_t num_rows = static_cast<size_t>(rows.gate.rows);
   const size_t width = static_cast<size_t>(panels) * kPanelWidth;
   AlignedBuffer<float> gate, up, scales;
   gate.Reserve(num_rows * width);
   up.Reserve(num_rows * width);
-  Gemm(table, expert.gate, rows, 0, panels, gate.data(), width);
-  Gemm(table, expert.up, rows, 0, panels, up.data(), width);
+  Gemm(table, expert.gate, rows.gate, 0, panels, gate.data(), width);
+  Gemm(table, expert.up, rows.up, 0, panels, up.data(), width);
   SwiGlu(gate.data(), up.data(), num_rows * width);
 
   AlignedBuffer<uint8_t> prepared;
   ActivationRows inner;
   inner.stride = ActivationRowBytes(method, expert.down.k);
-  inner.rows = rows.rows;
+  inner.rows = rows.gate.rows;
   inner.data = prepared.Reserve(num_rows * inner.stride);
   inner.scales = scales.Reserve(num_rows);
-  PrepareRows(method, gate.data(), width, rows.rows, expert.down.k, prepared.data(), scales.data());
+  PrepareRows(method, gate.data(), width, inner.rows, expert.down.k, prepared.data(),
+              scales.data());
   Gemm(table, expert.down, inner, 0, expert.down.num_panels(), out, out_stride);
 }
 

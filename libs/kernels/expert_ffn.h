@@ -45,9 +45,18 @@ void Gemm(const KernelTable& table, const PackedMatrix& weights, const Activatio
 // h[r, c] = silu(gate[r, c]) * up[r, c], in place of gate. `count` elements.
 void SwiGlu(float* gate, const float* up, size_t count);
 
+// The same rows in the forms that gate and up multiply.
+struct ExpertRows {
+  ActivationRows gate;
+  ActivationRows up;
+};
+
 // The whole expert for a few rows on one thread: out[r, :] = down(silu(gate x) * (up x)), fp32,
 // overwritten (weighting is the caller's). The executor of expert-worker splits the same steps over
 // threads; tests and simple callers use this.
+void RunExpert(const KernelTable& table, const ExpertView& expert, const ExpertRows& rows,
+               float* out, size_t out_stride);
+// The same where gate and up multiply one form.
 void RunExpert(const KernelTable& table, const ExpertView& expert, const ActivationRows& rows,
                float* out, size_t out_stride);
 

@@ -3,334 +3,308 @@
 #include <algorithm>
 #include <atomic>
 #include <bit>
-#include <cstring>
-#include <functional>
 
 #include "libs/base/check.h"
 #include "libs/base/checked_math.h"
 #include "libs/kernels/aligned_buffer.h"
 #include "libs/kernels/expert_ffn.h"
 #include "libs/numa/node_arena.h"
+#include "services/expert-worker/batch_plan.h"
+#include "services/expert-worker/event_count.h"
 #include "services/expert-worker/expert_store.h"
+#include "services/expert-worker/token_rows.h"
 
 namespace atelier {
 namespace {
 
-// So many tasks per thread that the last one does not keep the others waiting for long, …
-constexpr int64_t kTasksPerThread = 4;
-// … but none wider than this, so that its products of kTaskRows rows stay in the L1/L2 cache.
-constexpr int kMaxTaskPanels = 8;
-constexpr int kTaskRows = 64;
-constexpr size_t kTaskWidth = static_cast<size_t>(kMaxTaskPanels) * kPanelWidth;
-// Rows that are worth handing to another thread for a copy or a conversion.
-constexpr int kRowsPerTask = 16;
+constexpr size_t kMaxTaskColumns = static_cast<size_t>(BatchPlan::kMaxTaskPanels) * kPanelWidth;
+constexpr size_t kMaxTaskFloats = static_cast<size_t>(BatchPlan::kMaxUnitRows) * kMaxTaskColumns;
+// Tokens that one thread prepares at a time.
+constexpr size_t kMaxTokenRun = 16;
+constexpr size_t kTokenRunsPerThread = 4;
 
-// A row of a token at one of its experts.
-struct RoutedRow {
-  int32_t token;
-  float weight;
+// Where a down task stands. A thread that has claimed it adds units until one is not ready, and
+// leaves the rest to whoever comes next.
+struct alignas(64) DownState {
+  enum : uint32_t { kFree, kClaimed, kDone };
+  uint32_t claim;
+  size_t next_unit;
 };
 
-// All rows of one expert of one shard, consecutive in the workspace.
-struct ExpertGroup {
-  const ExpertView* expert;
-  size_t first_row;       // index of its first RoutedRow
-  int num_rows;           // >= 1
-  size_t inner_begin;     // floats before its first row in inner_
-  size_t prepared_begin;  // bytes before its first row in prepared_inner_
-
-  size_t inner_width() const {
-    return static_cast<size_t>(expert->gate.num_panels()) * kPanelWidth;
+bool AllFinite(const float* values, size_t count) {
+  uint32_t not_finite = 0;
+  for (size_t i = 0; i < count; ++i) {
+    not_finite |= (std::bit_cast<uint32_t>(values[i]) & 0x7f800000u) == 0x7f800000u ? 1u : 0u;
   }
-};
+  return not_finite == 0;
+}
 
-struct PanelTask {
-  size_t index;  // of the group (gate and up) or the shard (down)
-  int panel_begin;
-  int panel_end;
-};
-
-bool IsFinite(float value) { return (std::bit_cast<uint32_t>(value) & 0x7f800000u) != 0x7f800000u; }
-
+// Every thread runs Work: first the tokens are prepared, then gate and up of the units; whoever
+// finishes the last task of a unit prepares its intermediate rows for down. When no such task is
+// left to begin, threads add to the sums what is ready of down. So no phase waits for another but
+// where it needs its results.
 class BatchExecutor final : public Executor {
  public:
   BatchExecutor(const ExpertStore& store, const KernelTable& kernels, NodeArena& arena)
       : store_(store), kernels_(kernels), arena_(arena) {}
 
-  int Forward(const LayerBatch& batch, const std::vector<float*>& out) override {
-    ATELIER_CHECK(out.size() == store_.shards().size());
-    GroupRowsByExpert(batch);
-    PrepareTokens(batch.tokens);
-    GatherRows();
-    RunGateAndUp();
-    PrepareInner();
-    RunDown(batch.tokens, out);
-    return CountNotFinite(batch.tokens.num_tokens);
-  }
+  int Forward(const LayerBatch& batch, const std::vector<float*>& out) override;
 
  private:
-  void GroupRowsByExpert(const LayerBatch& batch);
-  void AddShardGroups(int shard, const LayerBatch& batch);
-  void PrepareTokens(const TokenBatch& tokens);
-  void GatherRows();
-  void RunGateAndUp();
-  void GateAndUp(const PanelTask& task);
-  void PrepareInner();
-  void RunDown(const TokenBatch& tokens, const std::vector<float*>& out);
-  void Down(const PanelTask& task, const TokenBatch& tokens, float* out);
-  void AddWeighted(const ExpertGroup& group, const PanelTask& task, int hidden_size, float* out);
-  int CountNotFinite(int num_tokens);
+  void Start(const LayerBatch& batch);
+  void StartTokenRows();
+  void Work();
+  void PrepareTokens(size_t run);
+  void RunGateUp(const GateUpTask& task);
+  void GateUp(const RowUnit& unit, const GateUpTask& task);
+  void FinishGateUp(size_t unit);
+  void WorkOnDown();
+  bool AdvanceAnyDown();
+  bool CanAdvance(const DownTask& task, DownState& state);
+  bool AdvanceDown(const DownTask& task, DownState& state);
+  void AddUnit(const RowUnit& unit, const DownTask& task);
+  void ClearSums(const DownTask& task);
+  void FindNotFinite(const DownTask& task);
 
-  // Panels [0, num_panels) of task index `index`, cut into tasks of `width` panels.
-  void AddPanelTasks(size_t index, int num_panels, int width);
-  int TaskPanels(int64_t total_panels) const;
-  // body(begin, end) over [0, count) in runs of kRowsPerTask; a single run stays on this thread.
-  void ForRowRuns(size_t count, const std::function<void(size_t, size_t)>& body);
-
-  size_t HiddenStride() const { return ActivationRowBytes(store_.method(), store_.hidden_size()); }
-  size_t InnerStride(const ExpertGroup& group) const {
-    return ActivationRowBytes(store_.method(), group.expert->down.k);
+  // The tasks of the unit that are not done; kReady once its intermediate rows are prepared.
+  std::atomic_ref<int32_t> TasksLeft(size_t unit) {
+    return std::atomic_ref<int32_t>(tasks_left_.data()[unit]);
   }
+  bool IsReady(size_t unit) {
+    return TasksLeft(unit).load(std::memory_order_acquire) == kReady;  // pairs with FinishGateUp
+  }
+  TokenRows& TokensFor(Method method) {
+    return token_rows_[static_cast<size_t>(ActivationFormOf(method))];
+  }
+  // Of the sums of the task's shard, from its first column on; row stride = hidden_size.
+  float* Sums(const DownTask& task) const {
+    return (*out_)[task.shard] + static_cast<size_t>(task.panel_begin) * kPanelWidth;
+  }
+  size_t Columns(const DownTask& task) const {
+    const size_t hidden = static_cast<size_t>(batch_->tokens.hidden_size);
+    return std::min(static_cast<size_t>(task.panel_end) * kPanelWidth, hidden) -
+           static_cast<size_t>(task.panel_begin) * kPanelWidth;
+  }
+
+  static constexpr int32_t kReady = -1;
 
   const ExpertStore& store_;
   const KernelTable& kernels_;
   NodeArena& arena_;
 
-  // The workspace: everything below is rewritten by each Forward and only ever grows.
-  std::vector<size_t> counts_;       // rows of each expert of the model in this batch
-  std::vector<size_t> cursors_;      // next RoutedRow of each expert while grouping
-  std::vector<RoutedRow> routed_;    // shard by shard, expert by expert (ascending), token by token
-  std::vector<ExpertGroup> groups_;  // shard by shard, ascending expert; experts with rows only
-  std::vector<size_t> shard_groups_;  // first group of each shard, and their number at the end
-  std::vector<PanelTask> tasks_;
-  size_t inner_floats_ = 0;
-  size_t prepared_inner_bytes_ = 0;
-  AlignedBuffer<uint8_t> tokens_;  // [T, HiddenStride], each token prepared once
-  AlignedBuffer<float> token_scales_;
-  AlignedBuffer<uint8_t> rows_;  // [routed_, HiddenStride], gathered
-  AlignedBuffer<float> row_scales_;
-  AlignedBuffer<float> inner_;  // per group [num_rows, inner_width]: silu(gate x) * (up x)
+  // Everything below is rewritten by each Forward and only ever grows.
+  const LayerBatch* batch_ = nullptr;
+  const std::vector<float*>* out_ = nullptr;
+  BatchPlan plan_;
+  std::vector<TokenRows> token_rows_;  // by ActivationForm
+  AlignedBuffer<float> inner_;         // of each unit [num_rows, panels of gate * 16]
   AlignedBuffer<uint8_t> prepared_inner_;
   AlignedBuffer<float> inner_scales_;
+  AlignedBuffer<int32_t> tasks_left_;
+  AlignedBuffer<DownState> down_states_;
   AlignedBuffer<uint8_t> not_finite_;  // [T], 0 or 1
+
+  size_t token_run_ = 0;  // tokens
+  size_t num_token_runs_ = 0;
+  std::atomic<size_t> next_task_{0};        // token runs, then gate/up tasks
+  std::atomic<size_t> token_runs_left_{0};  // not done
+  std::atomic<size_t> units_left_{0};       // not ready
+  EventCount events_;
 };
 
-void BatchExecutor::GroupRowsByExpert(const LayerBatch& batch) {
-  const size_t num_routes =
-      static_cast<size_t>(batch.routing.num_tokens) * static_cast<size_t>(batch.routing.top_k);
-  counts_.assign(static_cast<size_t>(store_.num_experts()), 0);
-  cursors_.resize(counts_.size());
-  for (size_t i = 0; i < num_routes; ++i) {
-    const int32_t expert = batch.routing.expert_ids[i];
-    if (expert >= 0) ++counts_[static_cast<size_t>(expert)];
-  }
-  routed_.clear();
-  groups_.clear();
-  shard_groups_.clear();
-  inner_floats_ = 0;
-  prepared_inner_bytes_ = 0;
-  for (size_t shard = 0; shard < store_.shards().size(); ++shard) {
-    shard_groups_.push_back(groups_.size());
-    if (store_.HoldsLayer(static_cast<int>(shard), batch.layer)) {
-      AddShardGroups(static_cast<int>(shard), batch);
-    }
-  }
-  shard_groups_.push_back(groups_.size());
+int BatchExecutor::Forward(const LayerBatch& batch, const std::vector<float*>& out) {
+  ATELIER_CHECK(out.size() == store_.shards().size());
+  batch_ = &batch;
+  out_ = &out;
+  plan_.Make(store_, batch, arena_.num_threads());
+  Start(batch);
+  arena_.ParallelFor(plan_.num_threads(), [this](int64_t) { Work(); });
+  const uint8_t* flags = not_finite_.data();
+  return static_cast<int>(std::count(flags, flags + batch.tokens.num_tokens, uint8_t{1}));
 }
 
-void BatchExecutor::AddShardGroups(int shard, const LayerBatch& batch) {
-  const ShardSpec& spec = store_.shards()[static_cast<size_t>(shard)];
-  size_t next_row = routed_.size();
-  for (int expert = spec.expert_begin; expert < spec.expert_end; ++expert) {
-    const size_t count = counts_[static_cast<size_t>(expert)];
-    cursors_[static_cast<size_t>(expert)] = next_row;
-    if (count == 0) continue;
-    ExpertGroup group{&store_.expert(shard, batch.layer, expert), next_row, static_cast<int>(count),
-                      inner_floats_, prepared_inner_bytes_};
-    inner_floats_ += count * group.inner_width();
-    prepared_inner_bytes_ += count * InnerStride(group);
-    next_row += count;
-    groups_.push_back(group);
+void BatchExecutor::Start(const LayerBatch& batch) {
+  const size_t num_tokens = static_cast<size_t>(batch.tokens.num_tokens);
+  const size_t num_units = plan_.units().size();
+  StartTokenRows();
+  inner_.Reserve(plan_.inner_floats());
+  prepared_inner_.Reserve(plan_.prepared_bytes());
+  inner_scales_.Reserve(plan_.rows().size());
+  tasks_left_.Reserve(num_units);
+  for (size_t u = 0; u < num_units; ++u) tasks_left_.data()[u] = plan_.units()[u].num_tasks;
+  const std::vector<DownTask>& down = plan_.down_tasks();
+  down_states_.Reserve(down.size());
+  for (size_t i = 0; i < down.size(); ++i) {
+    down_states_.data()[i] = {DownState::kFree, down[i].unit_begin};
   }
-  routed_.resize(next_row);
-  const Routing& routing = batch.routing;
-  const int32_t* id = routing.expert_ids;
-  const float* weight = routing.weights;
-  for (int32_t token = 0; token < routing.num_tokens; ++token) {
-    for (int j = 0; j < routing.top_k; ++j, ++id, ++weight) {
-      if (*id < spec.expert_begin || *id >= spec.expert_end) continue;
-      routed_[cursors_[static_cast<size_t>(*id)]++] = {token, *weight};
+  std::fill_n(not_finite_.Reserve(num_tokens), num_tokens, uint8_t{0});
+  const size_t wanted_runs = kTokenRunsPerThread * static_cast<size_t>(plan_.num_threads());
+  token_run_ = std::clamp<size_t>(num_tokens / wanted_runs, 1, kMaxTokenRun);
+  num_token_runs_ = num_units == 0 ? 0 : CeilDiv(num_tokens, token_run_);
+  next_task_ = 0;
+  token_runs_left_ = num_token_runs_;
+  units_left_ = num_units;
+}
+
+// Gate and up may have methods, and so forms, of their own.
+void BatchExecutor::StartTokenRows() {
+  for (TokenRows& rows : token_rows_) rows.Skip();
+  for (const RowUnit& unit : plan_.units()) {
+    for (const Method method : {unit.expert->gate.method, unit.expert->up.method}) {
+      const auto form = static_cast<size_t>(ActivationFormOf(method));
+      if (form >= token_rows_.size()) token_rows_.resize(form + 1);
+      if (!token_rows_[form].used()) token_rows_[form].Start(method, *batch_, plan_.rows().size());
     }
   }
 }
 
-void BatchExecutor::ForRowRuns(size_t count, const std::function<void(size_t, size_t)>& body) {
-  const size_t runs = CeilDiv(count, size_t{kRowsPerTask});
-  if (runs <= 1) {
-    body(0, count);
-    return;
-  }
-  arena_.ParallelFor(static_cast<int64_t>(runs), [&body, count](int64_t run) {
-    const size_t begin = static_cast<size_t>(run) * kRowsPerTask;
-    body(begin, std::min(begin + kRowsPerTask, count));
-  });
-}
-
-void BatchExecutor::PrepareTokens(const TokenBatch& tokens) {
-  const size_t num_tokens = static_cast<size_t>(tokens.num_tokens);
-  tokens_.Reserve(num_tokens * HiddenStride());
-  token_scales_.Reserve(num_tokens);
-  ForRowRuns(num_tokens, [this, &tokens](size_t begin, size_t end) {
-    const size_t hidden = static_cast<size_t>(tokens.hidden_size);
-    PrepareRows(store_.method(), tokens.rows + begin * hidden, hidden,
-                static_cast<int>(end - begin), tokens.hidden_size,
-                tokens_.data() + begin * HiddenStride(), token_scales_.data() + begin);
-  });
-}
-
-void BatchExecutor::GatherRows() {
-  rows_.Reserve(routed_.size() * HiddenStride());
-  row_scales_.Reserve(routed_.size());
-  ForRowRuns(routed_.size(), [this](size_t begin, size_t end) {
-    const size_t stride = HiddenStride();
-    for (size_t i = begin; i < end; ++i) {
-      const size_t token = static_cast<size_t>(routed_[i].token);
-      std::memcpy(rows_.data() + i * stride, tokens_.data() + token * stride, stride);
-      if (store_.method() == Method::kINT8) {
-        row_scales_.data()[i] = token_scales_.data()[token];
-      }
+void BatchExecutor::Work() {
+  const size_t num_tasks = num_token_runs_ + plan_.gate_up_tasks().size();
+  for (size_t i = next_task_.fetch_add(1, std::memory_order_relaxed); i < num_tasks;
+       i = next_task_.fetch_add(1, std::memory_order_relaxed)) {
+    if (i < num_token_runs_) {
+      PrepareTokens(i);
+    } else {
+      RunGateUp(plan_.gate_up_tasks()[i - num_token_runs_]);
     }
-  });
+  }
+  WorkOnDown();
 }
 
-int BatchExecutor::TaskPanels(int64_t total_panels) const {
-  const int64_t wanted_tasks = kTasksPerThread * arena_.num_threads();
-  return static_cast<int>(std::clamp<int64_t>(total_panels / wanted_tasks, 1, kMaxTaskPanels));
+void BatchExecutor::PrepareTokens(size_t run) {
+  const size_t num_tokens = static_cast<size_t>(batch_->tokens.num_tokens);
+  const size_t begin = run * token_run_;
+  const size_t end = std::min(begin + token_run_, num_tokens);
+  for (TokenRows& rows : token_rows_) {
+    if (rows.used()) rows.Prepare(*batch_, plan_.route_rows(), begin, end);
+  }
+  // Pairs with the load in RunGateUp.
+  if (token_runs_left_.fetch_sub(1, std::memory_order_acq_rel) == 1) events_.Signal();
 }
 
-void BatchExecutor::AddPanelTasks(size_t index, int num_panels, int width) {
-  for (int begin = 0; begin < num_panels; begin += width) {
-    tasks_.push_back({index, begin, std::min(begin + width, num_panels)});
+void BatchExecutor::RunGateUp(const GateUpTask& task) {
+  for (uint32_t seen = events_.Now(); token_runs_left_.load(std::memory_order_acquire) > 0;
+       seen = events_.Now()) {
+    events_.Await(seen);
+  }
+  for (size_t unit = task.unit_begin; unit < task.unit_end; ++unit) {
+    GateUp(plan_.units()[unit], task);
+    FinishGateUp(unit);
   }
 }
 
-void BatchExecutor::RunGateAndUp() {
-  inner_.Reserve(inner_floats_);
-  int64_t total_panels = 0;
-  for (const ExpertGroup& group : groups_) total_panels += group.expert->gate.num_panels();
-  tasks_.clear();
-  for (size_t i = 0; i < groups_.size(); ++i) {
-    AddPanelTasks(i, groups_[i].expert->gate.num_panels(), TaskPanels(total_panels));
-  }
-  arena_.ParallelFor(static_cast<int64_t>(tasks_.size()),
-                     [this](int64_t i) { GateAndUp(tasks_[static_cast<size_t>(i)]); });
-}
-
-void BatchExecutor::GateAndUp(const PanelTask& task) {
-  alignas(64) float up[static_cast<size_t>(kTaskRows) * kTaskWidth];
-  const ExpertGroup& group = groups_[task.index];
-  const size_t inner_width = group.inner_width();
+void BatchExecutor::GateUp(const RowUnit& unit, const GateUpTask& task) {
+  alignas(64) float up[kMaxTaskFloats];
+  const ExpertView& expert = *unit.expert;
+  const size_t width = static_cast<size_t>(expert.gate.num_panels()) * kPanelWidth;
   const size_t columns = static_cast<size_t>(task.panel_end - task.panel_begin) * kPanelWidth;
-  for (int begin = 0; begin < group.num_rows; begin += kTaskRows) {
-    const size_t first = group.first_row + static_cast<size_t>(begin);
-    const ActivationRows rows{rows_.data() + first * HiddenStride(), HiddenStride(),
-                              row_scales_.data() + first,
-                              std::min(kTaskRows, group.num_rows - begin)};
-    float* gate = inner_.data() + group.inner_begin + static_cast<size_t>(begin) * inner_width +
-                  static_cast<size_t>(task.panel_begin) * kPanelWidth;
-    Gemm(kernels_, group.expert->gate, rows, task.panel_begin, task.panel_end, gate, inner_width);
-    Gemm(kernels_, group.expert->up, rows, task.panel_begin, task.panel_end, up, columns);
-    for (size_t r = 0; r < static_cast<size_t>(rows.rows); ++r) {
-      SwiGlu(gate + r * inner_width, up + r * columns, columns);
+  float* gate =
+      inner_.data() + unit.inner_begin + static_cast<size_t>(task.panel_begin) * kPanelWidth;
+  Gemm(kernels_, expert.gate, TokensFor(expert.gate.method).RowsOf(plan_, unit), task.panel_begin,
+       task.panel_end, gate, width);
+  Gemm(kernels_, expert.up, TokensFor(expert.up.method).RowsOf(plan_, unit), task.panel_begin,
+       task.panel_end, up, columns);
+  for (size_t r = 0; r < static_cast<size_t>(unit.num_rows); ++r) {
+    SwiGlu(gate + r * width, up + r * columns, columns);
+  }
+}
+
+void BatchExecutor::FinishGateUp(size_t index) {
+  // Of all tasks of the unit: the last one sees what the others wrote.
+  if (TasksLeft(index).fetch_sub(1, std::memory_order_acq_rel) > 1) return;
+  const RowUnit& unit = plan_.units()[index];
+  const ExpertView& expert = *unit.expert;
+  PrepareRows(expert.down.method, inner_.data() + unit.inner_begin,
+              static_cast<size_t>(expert.gate.num_panels()) * kPanelWidth, unit.num_rows,
+              expert.down.k, prepared_inner_.data() + unit.prepared_begin,
+              inner_scales_.data() + unit.first_row);
+  TasksLeft(index).store(kReady, std::memory_order_release);  // pairs with IsReady
+  units_left_.fetch_sub(1, std::memory_order_release);        // pairs with WorkOnDown
+  events_.Signal();
+}
+
+void BatchExecutor::WorkOnDown() {
+  for (;;) {
+    const uint32_t seen = events_.Now();
+    const bool all_ready = units_left_.load(std::memory_order_acquire) == 0;
+    if (AdvanceAnyDown()) continue;
+    // What is claimed then is brought to its end by who has claimed it.
+    if (all_ready) return;
+    events_.Await(seen);
+  }
+}
+
+bool BatchExecutor::AdvanceAnyDown() {
+  for (size_t i = 0; i < plan_.down_tasks().size(); ++i) {
+    const DownTask& task = plan_.down_tasks()[i];
+    DownState& state = down_states_.data()[i];
+    const std::atomic_ref<uint32_t> claim(state.claim);
+    uint32_t expected = DownState::kFree;
+    // The orders pair with one another: with the claim, the sums are passed on.
+    if (!CanAdvance(task, state) ||
+        !claim.compare_exchange_strong(expected, DownState::kClaimed, std::memory_order_acquire)) {
+      continue;
     }
+    const bool done = AdvanceDown(task, state);
+    claim.store(done ? DownState::kDone : DownState::kFree, std::memory_order_release);
+    return true;
+  }
+  return false;
+}
+
+// A guess without the claim, which spares most of the vain claims.
+bool BatchExecutor::CanAdvance(const DownTask& task, DownState& state) {
+  if (std::atomic_ref<uint32_t>(state.claim).load(std::memory_order_relaxed) != DownState::kFree) {
+    return false;
+  }
+  const size_t unit = std::atomic_ref<size_t>(state.next_unit).load(std::memory_order_relaxed);
+  return unit == task.unit_end || IsReady(unit);
+}
+
+// True when the task is done. Only by who has claimed it.
+bool BatchExecutor::AdvanceDown(const DownTask& task, DownState& state) {
+  const std::atomic_ref<size_t> next(state.next_unit);
+  size_t unit = next.load(std::memory_order_relaxed);
+  if (unit == task.unit_begin && (unit == task.unit_end || IsReady(unit))) ClearSums(task);
+  while (unit < task.unit_end && IsReady(unit)) AddUnit(plan_.units()[unit++], task);
+  next.store(unit, std::memory_order_relaxed);
+  if (unit < task.unit_end) return false;
+  FindNotFinite(task);
+  return true;
+}
+
+void BatchExecutor::AddUnit(const RowUnit& unit, const DownTask& task) {
+  alignas(64) float products[kMaxTaskFloats];
+  const PackedMatrix& down = unit.expert->down;
+  const size_t width = static_cast<size_t>(task.panel_end - task.panel_begin) * kPanelWidth;
+  const ActivationRows rows{prepared_inner_.data() + unit.prepared_begin,
+                            ActivationRowBytes(down.method, down.k),
+                            inner_scales_.data() + unit.first_row, unit.num_rows};
+  Gemm(kernels_, down, rows, task.panel_begin, task.panel_end, products, width);
+  const size_t hidden = static_cast<size_t>(batch_->tokens.hidden_size);
+  const size_t columns = Columns(task);
+  for (size_t r = 0; r < static_cast<size_t>(unit.num_rows); ++r) {
+    const RoutedRow& routed = plan_.rows()[unit.first_row + r];
+    float* sums = Sums(task) + static_cast<size_t>(routed.token) * hidden;
+    for (size_t c = 0; c < columns; ++c) sums[c] += routed.weight * products[r * width + c];
   }
 }
 
-void BatchExecutor::PrepareInner() {
-  prepared_inner_.Reserve(prepared_inner_bytes_);
-  inner_scales_.Reserve(routed_.size());
-  ForRowRuns(routed_.size(), [this](size_t begin, size_t end) {
-    // The last group that starts at or before `begin`.
-    auto group = std::upper_bound(
-        groups_.begin(), groups_.end(), begin,
-        [](size_t row, const ExpertGroup& candidate) { return row < candidate.first_row; });
-    for (size_t row = begin; row < end;) {
-      const ExpertGroup& current = *(group - 1);
-      const size_t skipped = row - current.first_row;
-      const size_t group_end = current.first_row + static_cast<size_t>(current.num_rows);
-      const size_t run_end = std::min(end, group_end);
-      PrepareRows(store_.method(),
-                  inner_.data() + current.inner_begin + skipped * current.inner_width(),
-                  current.inner_width(), static_cast<int>(run_end - row), current.expert->down.k,
-                  prepared_inner_.data() + current.prepared_begin + skipped * InnerStride(current),
-                  inner_scales_.data() + row);
-      row = run_end;
-      ++group;
-    }
-  });
+void BatchExecutor::ClearSums(const DownTask& task) {
+  const size_t hidden = static_cast<size_t>(batch_->tokens.hidden_size);
+  float* sums = Sums(task);
+  for (int t = 0; t < batch_->tokens.num_tokens; ++t, sums += hidden) {
+    std::fill_n(sums, Columns(task), 0.0f);
+  }
 }
 
-void BatchExecutor::RunDown(const TokenBatch& tokens, const std::vector<float*>& out) {
-  const size_t num_tokens = static_cast<size_t>(tokens.num_tokens);
-  if (num_tokens > 0) std::memset(not_finite_.Reserve(num_tokens), 0, num_tokens);
-  const int panels = CeilDiv(tokens.hidden_size, kPanelWidth);
-  tasks_.clear();
-  for (size_t shard = 0; shard < out.size(); ++shard) {
-    AddPanelTasks(shard, panels, TaskPanels(panels * static_cast<int64_t>(out.size())));
-  }
-  const auto body = [this, &tokens, &out](int64_t i) {
-    const PanelTask& task = tasks_[static_cast<size_t>(i)];
-    Down(task, tokens, out[task.index]);
-  };
-  // By reference: a std::function would allocate to hold three captures.
-  arena_.ParallelFor(static_cast<int64_t>(tasks_.size()), std::cref(body));
-}
-
-// A task owns its columns of `out`, so experts are added to them in one order, by one thread.
-void BatchExecutor::Down(const PanelTask& task, const TokenBatch& tokens, float* out) {
-  const size_t hidden = static_cast<size_t>(tokens.hidden_size);
-  const size_t first = static_cast<size_t>(task.panel_begin) * kPanelWidth;
-  const size_t columns =
-      std::min(static_cast<size_t>(task.panel_end) * kPanelWidth, hidden) - first;
-  const size_t num_tokens = static_cast<size_t>(tokens.num_tokens);
-  for (size_t t = 0; t < num_tokens; ++t) {
-    std::fill_n(out + t * hidden + first, columns, 0.0f);
-  }
-  for (size_t g = shard_groups_[task.index]; g < shard_groups_[task.index + 1]; ++g) {
-    AddWeighted(groups_[g], task, tokens.hidden_size, out);
-  }
-  for (size_t t = 0; t < num_tokens; ++t) {
-    const float* row = out + t * hidden + first;
-    if (std::all_of(row, row + columns, IsFinite)) continue;
+void BatchExecutor::FindNotFinite(const DownTask& task) {
+  const size_t hidden = static_cast<size_t>(batch_->tokens.hidden_size);
+  const float* sums = Sums(task);
+  for (int t = 0; t < batch_->tokens.num_tokens; ++t, sums += hidden) {
+    if (AllFinite(sums, Columns(task))) continue;
     std::atomic_ref<uint8_t>(not_finite_.data()[t]).store(1, std::memory_order_relaxed);
   }
-}
-
-void BatchExecutor::AddWeighted(const ExpertGroup& group, const PanelTask& task, int hidden_size,
-                                float* out) {
-  alignas(64) float products[static_cast<size_t>(kTaskRows) * kTaskWidth];
-  const size_t hidden = static_cast<size_t>(hidden_size);
-  const size_t first = static_cast<size_t>(task.panel_begin) * kPanelWidth;
-  const size_t width = static_cast<size_t>(task.panel_end - task.panel_begin) * kPanelWidth;
-  const size_t columns = std::min(width, hidden - first);
-  const size_t stride = InnerStride(group);
-  for (int begin = 0; begin < group.num_rows; begin += kTaskRows) {
-    const size_t skipped = static_cast<size_t>(begin);
-    const ActivationRows rows{prepared_inner_.data() + group.prepared_begin + skipped * stride,
-                              stride, inner_scales_.data() + group.first_row + skipped,
-                              std::min(kTaskRows, group.num_rows - begin)};
-    Gemm(kernels_, group.expert->down, rows, task.panel_begin, task.panel_end, products, width);
-    for (size_t r = 0; r < static_cast<size_t>(rows.rows); ++r) {
-      const RoutedRow& routed = routed_[group.first_row + skipped + r];
-      float* sums = out + static_cast<size_t>(routed.token) * hidden + first;
-      for (size_t c = 0; c < columns; ++c) sums[c] += routed.weight * products[r * width + c];
-    }
-  }
-}
-
-int BatchExecutor::CountNotFinite(int num_tokens) {
-  const uint8_t* flags = not_finite_.data();
-  return static_cast<int>(std::count(flags, flags + num_tokens, uint8_t{1}));
 }
 
 }  // namespace

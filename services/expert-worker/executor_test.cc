@@ -3,17 +3,16 @@
 #include <atomic>
 #include <cmath>
 #include <cstdlib>
-#include <cstring>
 #include <limits>
 #include <map>
 #include <new>
 #include <random>
-#include <thread>
 #include <tuple>
 
 #include "gtest/gtest.h"
 #include "libs/kernels/kernel_table.h"
 #include "libs/numa/node_arena.h"
+#include "libs/testing/executor_fixture.h"
 #include "libs/testing/packed_weights.h"
 #include "libs/testing/supported_kernels.h"
 #include "services/expert-worker/expert_store.h"
@@ -46,32 +45,12 @@ void operator delete(void* memory, size_t, std::align_val_t) noexcept { Free(mem
 namespace atelier {
 namespace {
 
+using testing::ForwardResult;
 using testing::PreparedRows;
 using testing::RandomBf16Values;
-
-// Threads take the last task first, so that no result can rest on tasks running in order.
-class TestArena final : public NodeArena {
- public:
-  explicit TestArena(int num_threads) : num_threads_(num_threads) {}
-  int num_threads() const override { return num_threads_; }
-  int numa_node() const override { return 0; }
-  void ParallelFor(int64_t count, const std::function<void(int64_t)>& body) override {
-    std::atomic<int64_t> left{count};
-    const auto work = [&] {
-      for (int64_t i = left.fetch_sub(1) - 1; i >= 0; i = left.fetch_sub(1) - 1) body(i);
-    };
-    if (num_threads_ == 1) return work();
-    std::vector<std::thread> threads;
-    for (int t = 0; t < num_threads_; ++t) threads.emplace_back(work);
-    for (std::thread& thread : threads) thread.join();
-  }
-  absl::StatusOr<std::unique_ptr<NodeMemory>> Allocate(size_t) override {
-    return absl::UnimplementedError("the executor keeps its workspace itself");
-  }
-
- private:
-  int num_threads_;
-};
+using testing::RunForward;
+using testing::TestArena;
+using testing::TestBatch;
 
 constexpr int kHidden = 150, kInner = 90, kNumExperts = 6, kLayer = 3;
 
@@ -134,65 +113,7 @@ ShardSpec Shard(int expert_begin, int expert_end, int slice_index = 0, int slice
   return {{kLayer}, expert_begin, expert_end, slice_index, slice_count};
 }
 
-// Rows and routing of some tokens, owned.
-struct TestBatch {
-  int top_k = 0;
-  std::vector<BFloat16> rows;
-  std::vector<int32_t> ids;
-  std::vector<float> weights;
-
-  int num_tokens() const { return static_cast<int>(rows.size() / kHidden); }
-  LayerBatch view() const {
-    LayerBatch batch;
-    batch.layer = kLayer;
-    batch.tokens = {num_tokens(), kHidden, rows.data()};
-    batch.routing = {num_tokens(), top_k, ids.data(), weights.data()};
-    return batch;
-  }
-  void Append(const TestBatch& from, int token) {
-    const auto row = from.rows.begin() + token * kHidden;
-    rows.insert(rows.end(), row, row + kHidden);
-    ids.insert(ids.end(), from.ids.begin() + token * top_k, from.ids.begin() + (token + 1) * top_k);
-    weights.insert(weights.end(), from.weights.begin() + token * top_k,
-                   from.weights.begin() + (token + 1) * top_k);
-  }
-};
-
-// Any id from -1 (skipped) to the last, repeated ones included, in any order.
-TestBatch RandomBatch(int num_tokens, int top_k, uint32_t seed) {
-  TestBatch batch;
-  batch.top_k = top_k;
-  for (float value : RandomBf16Values(static_cast<size_t>(num_tokens * kHidden), seed)) {
-    batch.rows.push_back(ToBFloat16(value));
-  }
-  std::mt19937 generator(seed);
-  std::uniform_int_distribution<int32_t> expert(-1, kNumExperts - 1);
-  std::uniform_real_distribution<float> weight(0.0f, 1.0f);
-  for (int i = 0; i < num_tokens * top_k; ++i) {
-    batch.ids.push_back(expert(generator));
-    batch.weights.push_back(weight(generator));
-  }
-  return batch;
-}
-
-struct ForwardResult {
-  int num_not_finite = 0;
-  std::vector<std::vector<float>> shards;  // [T, kHidden] each, ending at an inaccessible page
-};
-
-ForwardResult RunForward(Executor& executor, size_t num_shards, const TestBatch& batch) {
-  std::vector<std::unique_ptr<testing::GuardedBuffer<float>>> buffers;
-  std::vector<float*> out;
-  for (size_t s = 0; s < num_shards; ++s) {
-    buffers.push_back(std::make_unique<testing::GuardedBuffer<float>>(batch.rows.size()));
-    out.push_back(buffers.back()->data());
-    std::fill_n(out.back(), batch.rows.size(), 77.0f);
-  }
-  ForwardResult result;
-  result.num_not_finite = executor.Forward(batch.view(), out);
-  for (float* shard : out) result.shards.emplace_back(shard, shard + batch.rows.size());
-  return result;
-}
+constexpr testing::TestLayer kTestLayer{kLayer, kHidden, kNumExperts};
 
 // One row at a time, one expert after the other: what Forward must equal bit by bit.
 std::vector<float> ExpectedShard(const TestStore& store, const KernelTable& kernels, int shard,
@@ -201,11 +122,7 @@ std::vector<float> ExpectedShard(const TestStore& store, const KernelTable& kern
   std::vector<float> sums(batch.rows.size(), 0.0f);
   std::vector<float> product(160);
   for (int t = 0; t < batch.num_tokens(); ++t) {
-    std::vector<float> values;
-    for (int i = 0; i < kHidden; ++i) {
-      values.push_back(ToFloat(batch.rows[static_cast<size_t>(t * kHidden + i)]));
-    }
-    const PreparedRows row(store.method(), values, 1, kHidden);
+    const PreparedRows row(store.method(), batch.Row(t), 1, kHidden);
     for (int expert = spec.expert_begin; expert < spec.expert_end; ++expert) {
       for (int j = t * batch.top_k; j < (t + 1) * batch.top_k; ++j) {
         if (batch.ids[static_cast<size_t>(j)] != expert) continue;
@@ -221,12 +138,7 @@ std::vector<float> ExpectedShard(const TestStore& store, const KernelTable& kern
 }
 
 void ExpectSameBits(const std::vector<float>& want, const std::vector<float>& got) {
-  ASSERT_EQ(want.size(), got.size());
-  for (size_t i = 0; i < want.size(); ++i) {
-    ASSERT_EQ(std::memcmp(&want[i], &got[i], sizeof(float)), 0)
-        << "token " << i / kHidden << " column " << i % kHidden << ": " << got[i] << " instead of "
-        << want[i];
-  }
+  testing::ExpectSameBits(want, got, kHidden);
 }
 
 class ExecutorOnEveryIsa : public ::testing::TestWithParam<KernelEntry> {
@@ -243,7 +155,8 @@ class ExecutorOnEveryIsa : public ::testing::TestWithParam<KernelEntry> {
 TEST_P(ExecutorOnEveryIsa, EqualsOneRowAtATimeInAscendingExpertOrder) {
   const TestStore store(method(), {Shard(0, 6, 0, 2), Shard(0, 6, 1, 2), Shard(2, 5)});
   for (int num_tokens : {0, 1, 2, 7, 130}) {
-    const TestBatch batch = RandomBatch(num_tokens, 4, static_cast<uint32_t>(num_tokens) + 1);
+    const TestBatch batch =
+        kTestLayer.RandomBatch(num_tokens, 4, static_cast<uint32_t>(num_tokens) + 1);
     for (int num_threads : {1, 2, 3, 8}) {
       SCOPED_TRACE(::testing::Message()
                    << num_tokens << " tokens (seed: one more), " << num_threads << " threads");
@@ -259,13 +172,12 @@ TEST_P(ExecutorOnEveryIsa, EqualsOneRowAtATimeInAscendingExpertOrder) {
 
 TEST_P(ExecutorOnEveryIsa, RowBitsDoNotDependOnTheRestOfTheBatch) {
   const TestStore store(method(), {Shard(0, 6)});
-  const TestBatch all = RandomBatch(90, 3, 5);
+  const TestBatch all = kTestLayer.RandomBatch(90, 3, 5);
   const ForwardResult together = Forward(store, all, 2);
   std::mt19937 generator(6);
   for (size_t num_others : {0, 1, 5, 40}) {
     const int token = static_cast<int>(generator() % 90);
-    TestBatch part;
-    part.top_k = all.top_k;
+    TestBatch part{kLayer, kHidden, all.top_k, {}, {}, {}};
     for (size_t i = 0; i < num_others; ++i) part.Append(all, static_cast<int>(generator() % 90));
     part.Append(all, token);
     const std::vector<float> got = Forward(store, part, 3).shards[0];
@@ -277,7 +189,7 @@ TEST_P(ExecutorOnEveryIsa, RowBitsDoNotDependOnTheRestOfTheBatch) {
 
 TEST_P(ExecutorOnEveryIsa, CountsRowsThatAreNotFiniteAndKeepsThemApart) {
   const TestStore store(method(), {Shard(0, 3), Shard(3, 6)});
-  TestBatch batch = RandomBatch(20, 2, 7);
+  TestBatch batch = kTestLayer.RandomBatch(20, 2, 7);
   // Token 4: at an expert of the second shard only. Token 5: nowhere, so its NaN is not seen.
   batch.ids[8] = 3, batch.ids[9] = -1, batch.ids[10] = batch.ids[11] = -1;
   batch.ids[18] = 0;  // token 9, by an infinite weight
@@ -307,7 +219,7 @@ TEST_P(ExecutorOnEveryIsa, ShardWithoutTheLayerAnswersZeros) {
   std::vector<ShardSpec> shards = {Shard(0, 6), Shard(0, 6)};
   shards[1].layers = {kLayer + 1};
   const TestStore store(method(), shards);
-  const TestBatch batch = RandomBatch(3, 2, 8);
+  const TestBatch batch = kTestLayer.RandomBatch(3, 2, 8);
   const ForwardResult result = Forward(store, batch);
   ExpectSameBits(ExpectedShard(store, kernels_, 0, batch), result.shards[0]);
   ExpectSameBits(std::vector<float>(batch.rows.size(), 0.0f), result.shards[1]);
@@ -317,8 +229,8 @@ TEST_P(ExecutorOnEveryIsa, AllocatesNothingOnceTheWorkspaceHasGrown) {
   const TestStore store(method(), {Shard(0, 6)});
   TestArena arena(1);
   const std::unique_ptr<Executor> executor = CreateExecutor(store, kernels_, arena);
-  const TestBatch large = RandomBatch(40, 4, 9);
-  const TestBatch small = RandomBatch(7, 2, 10);
+  const TestBatch large = kTestLayer.RandomBatch(40, 4, 9);
+  const TestBatch small = kTestLayer.RandomBatch(7, 2, 10);
   std::vector<float> buffer(large.rows.size());
   const std::vector<float*> out = {buffer.data()};
   executor->Forward(large.view(), out);
@@ -326,6 +238,25 @@ TEST_P(ExecutorOnEveryIsa, AllocatesNothingOnceTheWorkspaceHasGrown) {
   const int64_t before = num_allocations.load();
   executor->Forward(small_view, out);
   executor->Forward(large_view, out);
+  EXPECT_EQ(num_allocations.load(), before);
+}
+
+TEST_P(ExecutorOnEveryIsa, AllocatesNothingOnTheNodesThreads) {
+  const TestStore store(method(), {Shard(0, 6, 0, 2), Shard(0, 6, 1, 2)});
+  const Logger logger;
+  NodeArenaOptions options;
+  options.num_threads = std::min(2, Topology::Detect().num_cpus());
+  const auto arena = NodeArena::Create(options, Topology::Detect(), logger);
+  ASSERT_TRUE(arena.ok());
+  const std::unique_ptr<Executor> executor = CreateExecutor(store, kernels_, **arena);
+  const TestBatch batch = kTestLayer.RandomBatch(200, 4, 12);
+  std::vector<float> buffers[2];
+  for (std::vector<float>& buffer : buffers) buffer.resize(batch.rows.size());
+  const std::vector<float*> out = {buffers[0].data(), buffers[1].data()};
+  const LayerBatch view = batch.view();
+  for (int i = 0; i < 3; ++i) executor->Forward(view, out);
+  const int64_t before = num_allocations.load();
+  for (int i = 0; i < 20; ++i) executor->Forward(view, out);
   EXPECT_EQ(num_allocations.load(), before);
 }
 

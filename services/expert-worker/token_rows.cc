@@ -1,0 +1,52 @@
+#include "services/expert-worker/token_rows.h"
+
+#include <cstring>
+
+namespace atelier {
+
+void TokenRows::Start(Method method, const LayerBatch& batch, size_t num_routed_rows) {
+  used_ = true;
+  method_ = method;
+  scaled_ = ActivationFormOf(method) == ActivationForm::kInt8Row;
+  stride_ = ActivationRowBytes(method, batch.tokens.hidden_size);
+  const auto num_tokens = static_cast<size_t>(batch.tokens.num_tokens);
+  tokens_.Reserve(num_tokens * stride_);
+  rows_.Reserve(num_routed_rows * stride_);
+  if (!scaled_) return;
+  token_scales_.Reserve(num_tokens);
+  row_scales_.Reserve(num_routed_rows);
+}
+
+void TokenRows::Prepare(const LayerBatch& batch, const std::vector<int32_t>& route_rows,
+                        size_t begin, size_t end) {
+  const auto hidden = static_cast<size_t>(batch.tokens.hidden_size);
+  const auto top_k = static_cast<size_t>(batch.routing.top_k);
+  const size_t shard_routes = static_cast<size_t>(batch.routing.num_tokens) * top_k;
+  for (size_t token = begin; token < end; ++token) {
+    PrepareRows(method_, batch.tokens.rows + token * hidden, hidden, 1, batch.tokens.hidden_size,
+                tokens_.data() + token * stride_, scaled_ ? token_scales_.data() + token : nullptr);
+    for (size_t route = token * top_k; route < route_rows.size(); route += shard_routes) {
+      Copy(token, route_rows.data() + route, top_k);
+    }
+  }
+}
+
+void TokenRows::Copy(size_t token, const int32_t* rows, size_t num_rows) {
+  for (size_t j = 0; j < num_rows; ++j) {
+    if (rows[j] == BatchPlan::kNoRow) continue;
+    const auto row = static_cast<size_t>(rows[j]);
+    std::memcpy(rows_.data() + row * stride_, tokens_.data() + token * stride_, stride_);
+    if (scaled_) row_scales_.data()[row] = token_scales_.data()[token];
+  }
+}
+
+ActivationRows TokenRows::RowsOf(const BatchPlan& plan, const RowUnit& unit) const {
+  const size_t first =
+      unit.consecutive ? static_cast<size_t>(plan.rows()[unit.first_row].token) : unit.first_row;
+  const AlignedBuffer<uint8_t>& data = unit.consecutive ? tokens_ : rows_;
+  const AlignedBuffer<float>& scales = unit.consecutive ? token_scales_ : row_scales_;
+  return {data.data() + first * stride_, stride_, scaled_ ? scales.data() + first : nullptr,
+          unit.num_rows};
+}
+
+}  // namespace atelier
