@@ -38,14 +38,15 @@ class LogOnce {
 class Pinning final : public TbbPool::Observer {
  public:
   Pinning(const std::vector<int>& cpus, const std::vector<int>& all_cpus, LogOnce& on_refusal)
-      : cpus_(cpus), all_cpus_(all_cpus), on_refusal_(on_refusal) {
+      : all_cpus_(all_cpus), on_refusal_(on_refusal) {
+    for (const int cpu : cpus) one_cpu_.push_back({cpu});
     handover_.Give();
   }
   ~Pinning() override { handover_.Collect(); }
 
   void OnEntry(int slot) override {
     handover_.Take();
-    Restrict({cpus_[static_cast<size_t>(slot) % cpus_.size()]});
+    Restrict(one_cpu_[static_cast<size_t>(slot) % one_cpu_.size()]);
     handover_.Return();
   }
   void OnExit() override {
@@ -60,7 +61,7 @@ class Pinning final : public TbbPool::Observer {
     if (!status.ok()) on_refusal_(status);
   }
 
-  const std::vector<int> cpus_;
+  std::vector<std::vector<int>> one_cpu_;  // of each slot: threads come and go between batches
   const std::vector<int> all_cpus_;
   LogOnce& on_refusal_;
   Handover handover_;
