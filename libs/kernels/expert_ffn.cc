@@ -1,7 +1,6 @@
 #include "libs/kernels/expert_ffn.h"
 
 #include <algorithm>
-#include <bit>
 #include <cstring>
 #include <limits>
 
@@ -11,6 +10,10 @@
 #include "libs/kernels/int8_codes.h"
 
 namespace atelier {
+
+// vector/gated_scalar.cc.
+void GatedScalar(const GatedArgs& args);
+
 namespace {
 
 constexpr uint16_t kBf16NotFinite = 0x7f80;  // the exponent of infinities and NaNs
@@ -100,42 +103,6 @@ void Prepare(Method method, const T* input, size_t input_stride, int rows, int k
   }
 }
 
-// e^x to about 2 ulp for x in [-87, 88], clamped outside, NaN for NaN. Our own so that every host
-// gives the same bits (libm picks a variant by CPU) and so that the compiler can vectorise it:
-// x = n ln2 + r with |r| <= ln2 / 2, a degree-6 polynomial for e^r, the exponent field for 2^n.
-inline float Exp(float x) {
-  constexpr float kLog2E = 1.44269504f;
-  constexpr float kLn2High = 0.693359375f;  // 9 bits of ln2: n * kLn2High is exact
-  constexpr float kLn2Low = -2.12194440e-4f;
-  constexpr float kRoundingBias = 12582912.0f;  // 1.5 * 2^23: leaves n in the low mantissa bits
-  x = x > 88.0f ? 88.0f : x;
-  x = x < -87.0f ? -87.0f : x;
-  const float biased = x * kLog2E + kRoundingBias;
-  const float n = biased - kRoundingBias;
-  const float r = x - n * kLn2High - n * kLn2Low;
-  float p = 1.0f / 720.0f;
-  p = p * r + 1.0f / 120.0f;
-  p = p * r + 1.0f / 24.0f;
-  p = p * r + 1.0f / 6.0f;
-  p = p * r + 0.5f;
-  p = p * r + 1.0f;
-  p = p * r + 1.0f;
-  const uint32_t exponent =
-      std::bit_cast<uint32_t>(biased) + 127u;  // its upper bits are shifted out
-  return p * std::bit_cast<float>(exponent << 23);
-}
-
-// A constant count lets the compiler vectorise it at every optimisation level.
-constexpr size_t kSwiGluBlock = 16;
-
-inline float SwiGluOne(float gate, float up) { return gate / (1.0f + Exp(-gate)) * up; }
-
-inline void SwiGluBlock(float* gate, const float* up) {
-  float result[kSwiGluBlock];
-  for (size_t i = 0; i < kSwiGluBlock; ++i) result[i] = SwiGluOne(gate[i], up[i]);
-  std::memcpy(gate, result, sizeof(result));
-}
-
 }  // namespace
 
 void PrepareRows(Method method, const float* input, size_t input_stride, int rows, int k,
@@ -171,10 +138,32 @@ void Gemm(const KernelTable& table, const PackedMatrix& weights, const Activatio
   table.kernel(weights.method, rows.rows)(args);
 }
 
+void Activate(const KernelTable& table, const ExpertView& expert, const GatedColumns& columns) {
+  const Activation& activation = expert.activation;
+  GatedArgs args{};
+  args.gate = columns.gate;
+  args.up = columns.up;
+  args.count = columns.count;
+  if (expert.gate_bias != nullptr) {
+    args.gate_bias = expert.gate_bias + columns.first_column;
+    args.up_bias = expert.up_bias + columns.first_column;
+  }
+  args.swiglu = activation.IsSwiGlu();
+  args.alpha = activation.alpha;
+  args.limit = activation.limit;
+  args.gate_min =
+      activation.clamp_gate_below ? -activation.limit : -std::numeric_limits<float>::infinity();
+  args.up_offset = activation.up_offset;
+  table.gated()(args);
+}
+
 void SwiGlu(float* gate, const float* up, size_t count) {
-  size_t i = 0;
-  for (; i + kSwiGluBlock <= count; i += kSwiGluBlock) SwiGluBlock(gate + i, up + i);
-  for (; i < count; ++i) gate[i] = SwiGluOne(gate[i], up[i]);
+  GatedArgs args{};
+  args.gate = gate;
+  args.up = up;
+  args.count = count;
+  args.swiglu = true;
+  GatedScalar(args);
 }
 
 void RunExpert(const KernelTable& table, const ExpertView& expert, const ActivationRows& rows,
@@ -194,7 +183,9 @@ void RunExpert(const KernelTable& table, const ExpertView& expert, const ExpertR
   up.Reserve(num_rows * width);
   Gemm(table, expert.gate, rows.gate, 0, panels, gate.data(), width);
   Gemm(table, expert.up, rows.up, 0, panels, up.data(), width);
-  SwiGlu(gate.data(), up.data(), num_rows * width);
+  for (size_t r = 0; r < num_rows; ++r) {
+    Activate(table, expert, {gate.data() + r * width, up.data() + r * width, 0, width});
+  }
 
   AlignedBuffer<uint8_t> prepared;
   ActivationRows inner;
@@ -205,6 +196,12 @@ void RunExpert(const KernelTable& table, const ExpertView& expert, const ExpertR
   PrepareRows(method, gate.data(), width, inner.rows, expert.down.k, prepared.data(),
               scales.data());
   Gemm(table, expert.down, inner, 0, expert.down.num_panels(), out, out_stride);
+  if (expert.down_bias == nullptr) return;
+  for (size_t r = 0; r < num_rows; ++r) {
+    for (size_t c = 0; c < static_cast<size_t>(expert.down.n); ++c) {
+      out[r * out_stride + c] += expert.down_bias[c];
+    }
+  }
 }
 
 }  // namespace atelier

@@ -6,18 +6,22 @@
 #include "libs/base/float16.h"
 #include "libs/kernels/kernel_table.h"
 #include "libs/kernels/pack.h"
+#include "libs/model/activation.h"
 
 namespace atelier {
 
-enum class Activation { kSwiGlu };
-
 // One expert's matrices, of one slice of the intermediate dimension. gate and up: [I, H]; down: [H,
-// I].
+// I]. Biases are added to the products of their matrix; null = none, else [n rounded up to
+// kPanelWidth]. Gate and up have one or none, together; down's is in slice 0 only, because the
+// slices' results are added.
 struct ExpertView {
   PackedMatrix gate;
   PackedMatrix up;
   PackedMatrix down;
-  Activation activation = Activation::kSwiGlu;
+  Activation activation;
+  const float* gate_bias = nullptr;
+  const float* up_bias = nullptr;
+  const float* down_bias = nullptr;
 };
 
 // Activation rows in the form that a method multiplies (ActivationForm), zero-padded. A view.
@@ -42,7 +46,18 @@ void PrepareRows(Method method, const BFloat16* input, size_t input_stride, int 
 void Gemm(const KernelTable& table, const PackedMatrix& weights, const ActivationRows& rows,
           int panel_begin, int panel_end, float* out, size_t out_stride);
 
-// h[r, c] = silu(gate[r, c]) * up[r, c], in place of gate. `count` elements.
+// Elements of one row's products with gate and up, of the expert's columns from first_column on.
+struct GatedColumns {
+  float* gate;  // [count]
+  const float* up;
+  size_t first_column = 0;
+  size_t count = 0;
+};
+// Adds the expert's biases and computes its activation, in place of gate. The same bits on every
+// instruction set.
+void Activate(const KernelTable& table, const ExpertView& expert, const GatedColumns& columns);
+
+// h[i] = silu(gate[i]) * up[i], in place of gate, for `count` elements. Baseline instructions.
 void SwiGlu(float* gate, const float* up, size_t count);
 
 // The same rows in the forms that gate and up multiply.
@@ -51,9 +66,9 @@ struct ExpertRows {
   ActivationRows up;
 };
 
-// The whole expert for a few rows on one thread: out[r, :] = down(silu(gate x) * (up x)), fp32,
-// overwritten (weighting is the caller's). The executor of expert-worker splits the same steps over
-// threads; tests and simple callers use this.
+// The whole expert for a few rows on one thread: out[r, :] = down(activation(gate x, up x)) with
+// the biases, fp32, overwritten (weighting is the caller's). The executor of expert-worker splits
+// the same steps over threads; tests and simple callers use this.
 void RunExpert(const KernelTable& table, const ExpertView& expert, const ExpertRows& rows,
                float* out, size_t out_stride);
 // The same where gate and up multiply one form.

@@ -25,6 +25,10 @@ extern const BlockKernels kBlockAvx512Kernels;
 extern const BlockKernels kBlockAvxVnniKernels;
 extern const BlockKernels kBlockAvx2Kernels;
 void BlockScalar(const MicroKernelArgs& args);
+// In vector/.
+void GatedAvx512(const GatedArgs& args);
+void GatedAvx2(const GatedArgs& args);
+void GatedScalar(const GatedArgs& args);
 
 namespace {
 
@@ -117,6 +121,12 @@ const KernelEntry* Best(Method method, const CpuFeatures& features, CpuIsa cap, 
   return nullptr;
 }
 
+GatedKernel BestGated(const CpuFeatures& features, CpuIsa cap) {
+  if (features.avx512 && cap >= CpuIsa::kAvx512) return GatedAvx512;
+  if (features.avx2_fma && cap >= CpuIsa::kAvx2) return GatedAvx2;
+  return GatedScalar;
+}
+
 }  // namespace
 
 const std::vector<KernelEntry>& KernelTable::Candidates() {
@@ -138,12 +148,14 @@ absl::StatusOr<KernelTable> KernelTable::Select(const CpuFeatures& features, Cpu
     choice.few = Best(method, features, cap, true);
     choice.min_rows = choice.many->min_rows;
   }
+  table.gated_ = BestGated(features, cap);
   return table;
 }
 
 KernelTable KernelTable::ForEntry(const KernelEntry& entry) {
   KernelTable table;
   table.choices_[static_cast<size_t>(entry.method)] = {&entry, &entry, 0};
+  table.gated_ = BestGated(CpuFeatures::Detect(), entry.level);
   return table;
 }
 

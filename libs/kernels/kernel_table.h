@@ -8,6 +8,7 @@
 #include "absl/status/statusor.h"
 #include "libs/kernels/cpu_features.h"
 #include "libs/kernels/gemm/micro_kernel.h"
+#include "libs/kernels/vector/gated_kernel.h"
 #include "libs/model/dtype.h"
 
 namespace atelier {
@@ -38,6 +39,7 @@ class KernelTable {
 
   MicroKernel kernel(Method method, int rows) const;
   const char* isa(Method method) const;  // the kernel's for many rows
+  GatedKernel gated() const { return gated_; }
 
  private:
   struct Choice {
@@ -48,6 +50,7 @@ class KernelTable {
   const Choice& choice(Method method) const { return choices_[static_cast<size_t>(method)]; }
 
   std::array<Choice, static_cast<size_t>(Method::kIQ4_XS) + 1> choices_{};
+  GatedKernel gated_ = nullptr;
 };
 
 // The method x ISA matrix as text, from Candidates(), marking what these features support and what

@@ -23,6 +23,11 @@ std::vector<double> MatVecExact(absl::Span<const float> weight, absl::Span<const
   return y;
 }
 
+void AddBias(absl::Span<const float> bias, std::vector<double>& y) {
+  ATELIER_CHECK(bias.empty() || bias.size() == y.size());
+  for (size_t i = 0; i < bias.size(); ++i) y[i] += double{bias[i]};
+}
+
 std::vector<float> Rounded(absl::Span<const double> values) {
   std::vector<float> rounded;
   rounded.reserve(values.size());
@@ -128,8 +133,7 @@ void AttendOne(const HeadShape& shape, absl::Span<const float> query, size_t hea
 std::vector<float> MatVec(absl::Span<const float> weight, absl::Span<const float> x,
                           absl::Span<const float> bias) {
   std::vector<double> y = MatVecExact(weight, Exact(x));
-  ATELIER_CHECK(bias.empty() || bias.size() == y.size());
-  for (size_t row = 0; row < bias.size(); ++row) y[row] += double{bias[row]};
+  AddBias(bias, y);
   return Rounded(y);
 }
 
@@ -203,13 +207,30 @@ RouterChoice Route(const MoeConfig& config, absl::Span<const float> logits,
 }
 
 std::vector<float> SwiGluFfn(const FfnWeights& weights, absl::Span<const float> x) {
+  return ExpertFfn({weights, Activation{}, {}, {}, {}}, x);
+}
+
+double Gated(const Activation& activation, double gate, double up) {
+  const double limit = double{activation.limit};
+  if (gate > limit) gate = limit;
+  if (activation.clamp_gate_below && gate < -limit) gate = -limit;
+  if (up > limit) up = limit;
+  if (up < -limit) up = -limit;
+  const double sigmoid = 1.0 / (1.0 + std::exp(-double{activation.alpha} * gate));
+  return gate * sigmoid * (up + double{activation.up_offset});
+}
+
+std::vector<float> ExpertFfn(const ExpertWeights& weights, absl::Span<const float> x) {
   const std::vector<double> exact = Exact(x);
-  const std::vector<double> gate = MatVecExact(weights.gate, exact);
-  std::vector<double> activated = MatVecExact(weights.up, exact);
-  ATELIER_CHECK(gate.size() == activated.size());
-  for (size_t i = 0; i < gate.size(); ++i) activated[i] *= Silu(gate[i]);
-  const std::vector<double> out = MatVecExact(weights.down, activated);
+  std::vector<double> gate = MatVecExact(weights.matrices.gate, exact);
+  std::vector<double> up = MatVecExact(weights.matrices.up, exact);
+  ATELIER_CHECK(gate.size() == up.size());
+  AddBias(weights.gate_bias, gate);
+  AddBias(weights.up_bias, up);
+  for (size_t i = 0; i < gate.size(); ++i) up[i] = Gated(weights.activation, gate[i], up[i]);
+  std::vector<double> out = MatVecExact(weights.matrices.down, up);
   ATELIER_CHECK(out.size() == x.size());
+  AddBias(weights.down_bias, out);
   return Rounded(out);
 }
 

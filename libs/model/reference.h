@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "absl/types/span.h"
+#include "libs/model/activation.h"
 #include "libs/model/model_config.h"
 
 // The model's mathematics, written slowly and obviously, in double: the oracle that kernels, device
@@ -48,5 +49,19 @@ struct FfnWeights {
   absl::Span<const float> down;  // [H, I]
 };
 std::vector<float> SwiGluFfn(const FfnWeights& weights, absl::Span<const float> x);
+
+// What Activation says of one element.
+double Gated(const Activation& activation, double gate, double up);
+
+// One expert of any activation: down Gated(gate x + gate_bias, up x + up_bias) + down_bias. Empty
+// biases are none.
+struct ExpertWeights {
+  FfnWeights matrices;
+  Activation activation;
+  absl::Span<const float> gate_bias;  // [I]
+  absl::Span<const float> up_bias;    // [I]
+  absl::Span<const float> down_bias;  // [H]
+};
+std::vector<float> ExpertFfn(const ExpertWeights& weights, absl::Span<const float> x);
 
 }  // namespace atelier::reference

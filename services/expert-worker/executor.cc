@@ -205,7 +205,9 @@ void BatchExecutor::GateUp(const RowUnit& unit, const GateUpTask& task) {
   Gemm(kernels_, expert.up, TokensFor(expert.up.method).RowsOf(plan_, unit), task.panel_begin,
        task.panel_end, up, columns);
   for (size_t r = 0; r < static_cast<size_t>(unit.num_rows); ++r) {
-    SwiGlu(gate + r * width, up + r * columns, columns);
+    Activate(kernels_, expert,
+             {gate + r * width, up + r * columns,
+              static_cast<size_t>(task.panel_begin) * kPanelWidth, columns});
   }
 }
 
@@ -283,10 +285,14 @@ void BatchExecutor::AddUnit(const RowUnit& unit, const DownTask& task) {
   Gemm(kernels_, down, rows, task.panel_begin, task.panel_end, products, width);
   const size_t hidden = static_cast<size_t>(batch_->tokens.hidden_size);
   const size_t columns = Columns(task);
+  const float* bias = unit.expert->down_bias;
+  if (bias != nullptr) bias += static_cast<size_t>(task.panel_begin) * kPanelWidth;
   for (size_t r = 0; r < static_cast<size_t>(unit.num_rows); ++r) {
+    float* product = products + r * width;
+    for (size_t c = 0; bias != nullptr && c < columns; ++c) product[c] += bias[c];
     const RoutedRow& routed = plan_.rows()[unit.first_row + r];
     float* sums = Sums(task) + static_cast<size_t>(routed.token) * hidden;
-    for (size_t c = 0; c < columns; ++c) sums[c] += routed.weight * products[r * width + c];
+    for (size_t c = 0; c < columns; ++c) sums[c] += routed.weight * product[c];
   }
 }
 

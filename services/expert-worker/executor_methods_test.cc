@@ -31,6 +31,16 @@ struct Methods {
 // Random experts in one shard, each matrix in its own method; odd experts in others than even ones.
 class MixedStore final : public ExpertStore {
  public:
+  // Gives every expert an activation and biases.
+  void SetActivation(const Activation& activation) {
+    for (ExpertView& view : views_) {
+      view.activation = activation;
+      view.gate_bias = AddBias(kInner);
+      view.up_bias = AddBias(kInner);
+      view.down_bias = AddBias(kHidden);
+    }
+  }
+
   MixedStore(const Methods& even, const Methods& odd) {
     shards_ = {{{kLayer}, 0, kNumExperts, 0, 1}};
     for (int expert = 0; expert < kNumExperts; ++expert) {
@@ -60,7 +70,14 @@ class MixedStore final : public ExpertStore {
     return weights_.back()->matrix();
   }
 
+  const float* AddBias(size_t count) {
+    const auto seed = static_cast<uint32_t>(biases_.size() + 100);
+    biases_.push_back(testing::RandomBf16Values(count, seed, 0.5f));
+    return biases_.back().data();
+  }
+
   std::vector<ShardSpec> shards_;
+  std::vector<std::vector<float>> biases_;
   std::vector<std::unique_ptr<PackedWeights>> weights_;
   std::vector<ExpertView> views_;
 };
@@ -125,6 +142,21 @@ INSTANTIATE_TEST_SUITE_P(
     [](const auto& info) {
       return absl::StrCat(NameOf(std::get<0>(info.param)), "__", NameOf(std::get<1>(info.param)));
     });
+
+TEST(Executor, AddsBiasesAndComputesTheActivationThatTheExpertHas) {
+  const KernelTable kernels = KernelTable::Select(CpuFeatures::Detect(), CpuIsa::kAuto).value();
+  TestArena arena(3);
+  const TestBatch batch = kTestLayer.RandomBatch(70, 3, 9);
+  for (const Method method : {Method::kBF16, Method::kINT8, Method::kMXFP4}) {
+    MixedStore store({method, method, method}, {method, method, method});
+    const std::vector<float> plain = Expected(store, kernels, batch);
+    store.SetActivation({1.702f, 7.0f, false, 1.0f});
+    const std::vector<float> want = Expected(store, kernels, batch);
+    EXPECT_NE(plain, want);
+    const ForwardResult got = testing::RunForward(*CreateExecutor(store, kernels, arena), 1, batch);
+    ASSERT_NO_FATAL_FAILURE(testing::ExpectSameBits(want, got.shards[0], kHidden));
+  }
+}
 
 // A row of every form with a NaN or an infinity poisons its own sums and no others.
 TEST(Executor, KeepsTokensThatAreNotFiniteApartInEveryForm) {
