@@ -1,7 +1,10 @@
 #include "libs/kernels/cpu_features.h"
 
 #include <cpuid.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
+#include <cerrno>
 #include <cstdint>
 
 #include "absl/status/status.h"
@@ -31,11 +34,30 @@ uint64_t ReadXcr0() {
 }
 
 // Bit numbers of XCR0 (Intel SDM volume 1, 13.1): 1 SSE, 2 upper halves of YMM; 5 opmasks, 6 upper
-// halves of ZMM0-15, 7 ZMM16-31.
+// halves of ZMM0-15, 7 ZMM16-31; 17 tile configuration, 18 tile data.
 constexpr uint64_t kYmmState = 0x06;
 constexpr uint64_t kZmmState = 0xe6;
+constexpr uint64_t kTileState = 0x60000;
+
+// Linux saves the 8 KiB of tile data only for processes that asked
+// (Documentation/arch/x86/xstate.rst).
+int RequestTilePermission() {
+  constexpr long kRequestPermission = 0x1023;  // ARCH_REQ_XCOMP_PERM of asm/prctl.h, Linux 5.16
+  constexpr long kTileDataState = 18;
+  return ::syscall(SYS_arch_prctl, kRequestPermission, kTileDataState) == 0 ? 0 : errno;
+}
 
 }  // namespace
+
+void DetectAmx(uint32_t leaf7_edx, uint64_t xcr0, const std::function<int()>& request_permission,
+               CpuFeatures& features) {
+  if (!Bit(leaf7_edx, 24) || (xcr0 & kTileState) != kTileState) return;
+  features.amx_refusal = request_permission();
+  if (features.amx_refusal != 0) return;
+  features.amx_tile = true;
+  features.amx_int8 = Bit(leaf7_edx, 25);
+  features.amx_bf16 = Bit(leaf7_edx, 22);
+}
 
 CpuFeatures CpuFeatures::Detect() {
   CpuFeatures features;
@@ -53,16 +75,17 @@ CpuFeatures CpuFeatures::Detect() {
   features.avx512_vnni = features.avx512 && Bit(extended.ecx, 11);
   features.avx512_bf16 = features.avx512 && Bit(extended1.eax, 5);
   features.avx_vnni = features.avx2_fma && Bit(extended1.eax, 4);
+  DetectAmx(extended.edx, xcr0, RequestTilePermission, features);
   return features;
 }
 
 absl::StatusOr<CpuIsa> ParseCpuIsa(absl::string_view name) {
-  for (CpuIsa isa :
-       {CpuIsa::kScalar, CpuIsa::kAvx2, CpuIsa::kAvxVnni, CpuIsa::kAvx512, CpuIsa::kAuto}) {
+  for (CpuIsa isa : {CpuIsa::kScalar, CpuIsa::kAvx2, CpuIsa::kAvxVnni, CpuIsa::kAvx512,
+                     CpuIsa::kAmx, CpuIsa::kAuto}) {
     if (name == CpuIsaName(isa)) return isa;
   }
-  return absl::InvalidArgumentError(
-      absl::StrCat("cpu-isa \"", name, "\" is unknown: use scalar, avx2, avxvnni, avx512 or auto"));
+  return absl::InvalidArgumentError(absl::StrCat(
+      "cpu-isa \"", name, "\" is unknown: use scalar, avx2, avxvnni, avx512, amx or auto"));
 }
 
 absl::string_view CpuIsaName(CpuIsa isa) {
@@ -75,6 +98,8 @@ absl::string_view CpuIsaName(CpuIsa isa) {
       return "avxvnni";
     case CpuIsa::kAvx512:
       return "avx512";
+    case CpuIsa::kAmx:
+      return "amx";
     case CpuIsa::kAuto:
       break;
   }

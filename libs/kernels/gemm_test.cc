@@ -226,13 +226,13 @@ TEST_P(Int8GemmOnEveryIsa, IsExactAtTheExtremes) {
 }
 
 TEST_P(Int8GemmOnEveryIsa, IsBitEqualToScalarForAnyScales) {
-  constexpr int kN = 48, kK = 700, kRows = 19;
+  constexpr int kN = 48, kK = 1100, kRows = 70;  // more than one chunk of K and of rows
   std::vector<float> weight_values = RandomBf16Values(kN * kK, 7);
   for (size_t i = 0; i < weight_values.size(); ++i)
     weight_values[i] *= std::exp2f(float(i / kK) - 20);
   std::vector<float> row_values = RandomBf16Values(kRows * kK, 8);
   for (size_t i = 0; i < row_values.size(); ++i)
-    row_values[i] *= std::exp2f(float(i / kK) * 9 - 80);
+    row_values[i] *= std::exp2f(float(i / kK % 19) * 9 - 80);
   const PackedWeights weights(Method::kINT8, kN, kK, weight_values);
   const PreparedRows rows(Method::kINT8, row_values, kRows, kK);
   const std::vector<float> got = RunGemm(GetParam(), weights.matrix(), rows.rows(), 0, 3);

@@ -1,6 +1,7 @@
 #include "libs/kernels/kernel_table.h"
 
 #include <algorithm>
+#include <cstring>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
@@ -11,10 +12,12 @@
 namespace atelier {
 
 // Defined in gemm/<dtype>_<isa>.cc; only the table below names them.
+void Bf16Amx(const MicroKernelArgs& args);
 void Bf16Avx512Bf16(const MicroKernelArgs& args);
 void Bf16Avx512(const MicroKernelArgs& args);
 void Bf16Avx2(const MicroKernelArgs& args);
 void Bf16Scalar(const MicroKernelArgs& args);
+void Int8Amx(const MicroKernelArgs& args);
 void Int8Avx512Vnni(const MicroKernelArgs& args);
 void Int8Avx512(const MicroKernelArgs& args);
 void Int8AvxVnni(const MicroKernelArgs& args);
@@ -39,6 +42,19 @@ bool HasAvx512(const CpuFeatures& features) { return features.avx512; }
 bool HasAvx512Bf16(const CpuFeatures& features) { return features.avx512_bf16; }
 bool HasAvx512Vnni(const CpuFeatures& features) { return features.avx512_vnni; }
 
+// The AMX kernels use AVX-512 beside the tiles; every CPU with AMX has it.
+bool HasAmxInt8(const CpuFeatures& features) {
+  return features.avx512 && features.amx_tile && features.amx_int8;
+}
+bool HasAmxBf16(const CpuFeatures& features) {
+  return features.avx512 && features.amx_tile && features.amx_bf16;
+}
+
+// Rows of an expert from which tiles are used. UNMEASURED: no machine with AMX was at hand. From
+// published figures: a product of tiles takes 16 cycles for up to 16 rows; the same work on one row
+// takes 8 cycles of vpdpbusd or 16 of vdpbf16ps (docs/performance.md).
+constexpr int kAmxMinRows = 4;
+
 bool LevelSupported(CpuIsa level, const CpuFeatures& features) {
   switch (level) {
     case CpuIsa::kScalar:
@@ -50,6 +66,8 @@ bool LevelSupported(CpuIsa level, const CpuFeatures& features) {
       return HasAvxVnni(features);
     case CpuIsa::kAvx512:
       return HasAvx512(features);
+    case CpuIsa::kAmx:
+      return HasAmxInt8(features) && HasAmxBf16(features);
   }
   return false;
 }
@@ -65,6 +83,8 @@ absl::string_view Needs(CpuIsa level) {
       return "AVX-VNNI with AVX2, FMA and F16C";
     case CpuIsa::kAvx512:
       return "AVX-512 F, BW, VL and DQ";
+    case CpuIsa::kAmx:
+      return "AMX-TILE, AMX-INT8, AMX-BF16 and AVX-512";
   }
   return "";
 }
@@ -72,6 +92,19 @@ absl::string_view Needs(CpuIsa level) {
 bool SameCoding(const BlockFormat& a, const BlockFormat& b) {
   return a.bits == b.bits && a.group == b.group && a.zero_shift == b.zero_shift &&
          a.scale == b.scale && a.min == b.min && a.table == b.table;
+}
+
+// What `level` needs and these features lack.
+std::string WhatIsMissing(CpuIsa level, const CpuFeatures& features) {
+  if (level == CpuIsa::kAmx && features.amx_refusal != 0) return AmxRefusalText(features);
+  return absl::StrCat(Needs(level),
+                      ", which this CPU does not have or this kernel does not enable");
+}
+
+// The levels below `level` that work, for people.
+std::string UsableInstead(CpuIsa level, const CpuFeatures& features) {
+  return absl::StrCat(level == CpuIsa::kAmx && features.avx512 ? "avx512, " : "",
+                      level > CpuIsa::kAvx2 && features.avx2_fma ? "avx2, " : "", "scalar or auto");
 }
 
 MicroKernel KernelOf(const BlockFormat& format, const BlockKernels& kernels) {
@@ -84,10 +117,12 @@ MicroKernel KernelOf(const BlockFormat& format, const BlockKernels& kernels) {
 
 std::vector<KernelEntry> MakeCandidates() {
   std::vector<KernelEntry> entries = {
+      {Method::kBF16, CpuIsa::kAmx, "amx", HasAmxBf16, Bf16Amx, kAmxMinRows},
       {Method::kBF16, CpuIsa::kAvx512, "avx512bf16", HasAvx512Bf16, Bf16Avx512Bf16},
       {Method::kBF16, CpuIsa::kAvx512, "avx512", HasAvx512, Bf16Avx512},
       {Method::kBF16, CpuIsa::kAvx2, "avx2", HasAvx2, Bf16Avx2},
       {Method::kBF16, CpuIsa::kScalar, "scalar", Always, Bf16Scalar},
+      {Method::kINT8, CpuIsa::kAmx, "amx", HasAmxInt8, Int8Amx, kAmxMinRows},
       {Method::kINT8, CpuIsa::kAvx512, "avx512vnni", HasAvx512Vnni, Int8Avx512Vnni},
       {Method::kINT8, CpuIsa::kAvx512, "avx512", HasAvx512, Int8Avx512},
       {Method::kINT8, CpuIsa::kAvxVnni, "avxvnni", HasAvxVnni, Int8AvxVnni},
@@ -136,10 +171,9 @@ const std::vector<KernelEntry>& KernelTable::Candidates() {
 
 absl::StatusOr<KernelTable> KernelTable::Select(const CpuFeatures& features, CpuIsa cap) {
   if (!LevelSupported(cap, features)) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("cpu-isa ", CpuIsaName(cap), " needs ", Needs(cap),
-                     ", which this CPU does not have or this kernel does not enable: use ",
-                     features.avx2_fma ? "avx2, " : "", "scalar or auto"));
+    return absl::FailedPreconditionError(absl::StrCat("cpu-isa ", CpuIsaName(cap), " needs ",
+                                                      WhatIsMissing(cap, features), ": use ",
+                                                      UsableInstead(cap, features)));
   }
   KernelTable table;
   for (const Method method : AllMethods()) {
@@ -169,6 +203,13 @@ const char* KernelTable::isa(Method method) const {
   const Choice& chosen = choice(method);
   ATELIER_CHECK(chosen.many != nullptr);
   return chosen.many->isa;
+}
+
+std::string AmxRefusalText(const CpuFeatures& features) {
+  return absl::StrCat(
+      "permission for AMX tile data, which the kernel refused "
+      "(arch_prctl ARCH_REQ_XCOMP_PERM: ",
+      std::strerror(features.amx_refusal), ")");
 }
 
 std::string CapabilitiesText(const CpuFeatures& features, const KernelTable& selected) {

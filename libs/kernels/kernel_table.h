@@ -53,6 +53,9 @@ class KernelTable {
   GatedKernel gated_ = nullptr;
 };
 
+// What is missing and why, for people. REQUIRES: features.amx_refusal != 0.
+std::string AmxRefusalText(const CpuFeatures& features);
+
 // The method x ISA matrix as text, from Candidates(), marking what these features support and what
 // is selected.
 std::string CapabilitiesText(const CpuFeatures& features, const KernelTable& selected);

@@ -1,5 +1,8 @@
 #include "libs/kernels/kernel_table.h"
 
+#include <cerrno>
+#include <cstring>
+
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "gmock/gmock.h"
@@ -24,11 +27,24 @@ CpuFeatures Features(bool avx2, bool avx512, bool vnni, bool bf16, bool avx_vnni
   return features;
 }
 
+CpuFeatures SapphireRapids() {
+  CpuFeatures features = Features(true, true, true, true);
+  features.amx_tile = features.amx_int8 = features.amx_bf16 = true;
+  return features;
+}
+
+CpuFeatures RefusedSapphireRapids() {
+  CpuFeatures features = Features(true, true, true, true);
+  features.amx_refusal = EOPNOTSUPP;
+  return features;
+}
+
 struct Choice {
   CpuFeatures features;
   CpuIsa cap;
   const char* bf16;
   const char* int8;
+  const char* blocks = int8;  // block-quantised methods
 };
 
 TEST(KernelTable, SelectsTheBestThatCpuAndCapAllow) {
@@ -54,13 +70,17 @@ TEST(KernelTable, SelectsTheBestThatCpuAndCapAllow) {
       {zen4, CpuIsa::kAvx512, "avx512bf16", "avx512vnni"},
       {zen4, CpuIsa::kAvx2, "avx2", "avx2"},
       {zen4, CpuIsa::kScalar, "scalar", "scalar"},
+      {SapphireRapids(), CpuIsa::kAuto, "amx", "amx", "avx512vnni"},
+      {SapphireRapids(), CpuIsa::kAmx, "amx", "amx", "avx512vnni"},
+      {SapphireRapids(), CpuIsa::kAvx512, "avx512bf16", "avx512vnni"},
+      {RefusedSapphireRapids(), CpuIsa::kAuto, "avx512bf16", "avx512vnni"},
   };
   for (const Choice& choice : choices) {
     ATELIER_ASSERT_OK_AND_ASSIGN(const KernelTable table,
                                  KernelTable::Select(choice.features, choice.cap));
     EXPECT_STREQ(table.isa(Method::kBF16), choice.bf16);
     EXPECT_STREQ(table.isa(Method::kINT8), choice.int8);
-    EXPECT_STREQ(table.isa(Method::kQ4_K), choice.int8);
+    EXPECT_STREQ(table.isa(Method::kQ4_K), choice.blocks);
   }
 }
 
@@ -76,6 +96,33 @@ TEST(KernelTable, RefusesACapTheCpuLacksAndSaysWhatIsMissing) {
       KernelTable::Select(Features(true, false, false, false), CpuIsa::kAvx512),
       StatusIs(absl::StatusCode::kFailedPrecondition,
                AllOf(HasSubstr("cpu-isa avx512"), HasSubstr("AVX-512 F"), HasSubstr("use avx2"))));
+  EXPECT_THAT(KernelTable::Select(Features(true, true, true, true), CpuIsa::kAmx),
+              StatusIs(absl::StatusCode::kFailedPrecondition,
+                       AllOf(HasSubstr("cpu-isa amx needs AMX-TILE"), HasSubstr("this CPU"),
+                             HasSubstr("use avx512, avx2, scalar or auto"))));
+  EXPECT_THAT(KernelTable::Select(RefusedSapphireRapids(), CpuIsa::kAmx),
+              StatusIs(absl::StatusCode::kFailedPrecondition,
+                       AllOf(HasSubstr("ARCH_REQ_XCOMP_PERM"), HasSubstr(std::strerror(EOPNOTSUPP)),
+                             HasSubstr("use avx512"))));
+}
+
+TEST(KernelTable, TakesTilesOnlyForEnoughRowsOfAnExpert) {
+  ATELIER_ASSERT_OK_AND_ASSIGN(const KernelTable table,
+                               KernelTable::Select(SapphireRapids(), CpuIsa::kAuto));
+  for (const Method method : {Method::kBF16, Method::kINT8}) {
+    const KernelEntry *tiles = nullptr, *vectors = nullptr;
+    for (const KernelEntry& entry : KernelTable::Candidates()) {
+      if (entry.method != method) continue;
+      if (entry.min_rows > 0) tiles = &entry;
+      if (entry.min_rows == 0 && vectors == nullptr) vectors = &entry;
+    }
+    ASSERT_NE(tiles, nullptr);
+    EXPECT_STREQ(tiles->isa, "amx");
+    EXPECT_EQ(table.kernel(method, 1), vectors->kernel);
+    EXPECT_EQ(table.kernel(method, tiles->min_rows - 1), vectors->kernel);
+    EXPECT_EQ(table.kernel(method, tiles->min_rows), tiles->kernel);
+    EXPECT_EQ(table.kernel(method, 1000), tiles->kernel);
+  }
 }
 
 TEST(KernelTable, CandidatesEndWithScalarForEveryMethod) {
@@ -96,10 +143,12 @@ TEST(CapabilitiesText, MarksEveryCellOfTheMatrix) {
                                KernelTable::Select(icelake, CpuIsa::kAuto));
   std::string want =
       "method        isa         this CPU\n"
+      "BF16          amx         no\n"
       "BF16          avx512bf16  no\n"
       "BF16          avx512      selected\n"
       "BF16          avx2        yes\n"
       "BF16          scalar      yes\n"
+      "INT8          amx         no\n"
       "INT8          avx512vnni  selected\n"
       "INT8          avx512      yes\n"
       "INT8          avxvnni     no\n"
@@ -122,11 +171,45 @@ TEST(CpuFeatures, DetectsOnlyConsistentSets) {
   EXPECT_TRUE(features.avx2_fma || !features.avx_vnni);
   EXPECT_EQ(features.avx2_fma, __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"));
   EXPECT_EQ(features.avx512_vnni, static_cast<bool>(__builtin_cpu_supports("avx512vnni")));
+  EXPECT_TRUE(features.amx_tile || !(features.amx_int8 || features.amx_bf16));
+}
+
+// Bits 24, 25 and 22 of EDX are AMX-TILE, AMX-INT8 and AMX-BF16; 17 and 18 of XCR0 the tiles'
+// state.
+TEST(DetectAmx, NeedsTheCpuItsSystemAndPermission) {
+  constexpr uint32_t kTile = 1u << 24, kAll = kTile | 1u << 25 | 1u << 22;
+  constexpr uint64_t kState = uint64_t{3} << 17;
+  int requests = 0;
+  const auto detect = [&requests](uint32_t edx, uint64_t xcr0, int answer) {
+    CpuFeatures features;
+    DetectAmx(
+        edx, xcr0,
+        [&] {
+          ++requests;
+          return answer;
+        },
+        features);
+    return features;
+  };
+  for (const uint64_t state : {uint64_t{0}, uint64_t{0xe7}, uint64_t{1} << 17, uint64_t{1} << 18}) {
+    EXPECT_FALSE(detect(kAll, state, 0).amx_tile) << state;
+  }
+  EXPECT_FALSE(detect(kAll & ~kTile, kState, 0).amx_int8);
+  EXPECT_EQ(requests, 0) << "asked for what there is not";
+  const CpuFeatures all = detect(kAll, kState | 0xe7, 0);
+  EXPECT_TRUE(all.amx_tile && all.amx_int8 && all.amx_bf16);
+  EXPECT_EQ(all.amx_refusal, 0);
+  const CpuFeatures only_bf16 = detect(kTile | 1u << 22, kState, 0);
+  EXPECT_TRUE(only_bf16.amx_bf16 && !only_bf16.amx_int8);
+  const CpuFeatures refused = detect(kAll, kState, EPERM);
+  EXPECT_FALSE(refused.amx_tile || refused.amx_int8 || refused.amx_bf16);
+  EXPECT_EQ(refused.amx_refusal, EPERM);
+  EXPECT_EQ(requests, 3);
 }
 
 TEST(CpuIsa, NamesAreParsedBackAndOthersListed) {
-  for (CpuIsa isa :
-       {CpuIsa::kScalar, CpuIsa::kAvx2, CpuIsa::kAvxVnni, CpuIsa::kAvx512, CpuIsa::kAuto}) {
+  for (CpuIsa isa : {CpuIsa::kScalar, CpuIsa::kAvx2, CpuIsa::kAvxVnni, CpuIsa::kAvx512,
+                     CpuIsa::kAmx, CpuIsa::kAuto}) {
     ATELIER_ASSERT_OK_AND_ASSIGN(const CpuIsa parsed, ParseCpuIsa(CpuIsaName(isa)));
     EXPECT_EQ(parsed, isa);
   }
@@ -134,7 +217,7 @@ TEST(CpuIsa, NamesAreParsedBackAndOthersListed) {
     EXPECT_THAT(ParseCpuIsa(name),
                 StatusIs(absl::StatusCode::kInvalidArgument,
                          AllOf(HasSubstr(absl::StrCat("\"", name, "\"")),
-                               HasSubstr("scalar, avx2, avxvnni, avx512 or auto"))));
+                               HasSubstr("scalar, avx2, avxvnni, avx512, amx or auto"))));
   }
 }
 

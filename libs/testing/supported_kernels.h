@@ -7,13 +7,23 @@
 #include "libs/kernels/kernel_table.h"
 #include "libs/kernels/pack.h"
 #include "libs/model/dtype.h"
+#include "libs/testing/amx_emulator.h"
 
 namespace atelier::testing {
+
+// What tests can execute: the features of this CPU, and AMX, for which the emulator is installed
+// for the rest of the process where the CPU has none.
+inline CpuFeatures FeaturesUnderTest() {
+  static const AmxEmulator emulator;
+  CpuFeatures features = CpuFeatures::Detect();
+  features.amx_tile = features.amx_int8 = features.amx_bf16 = true;
+  return features;
+}
 
 // The rows of the kernel table that this host can run, best first per method: the parameters of a
 // suite that compares every ISA.
 inline std::vector<KernelEntry> SupportedKernels() {
-  const CpuFeatures features = CpuFeatures::Detect();
+  const CpuFeatures features = FeaturesUnderTest();
   std::vector<KernelEntry> supported;
   for (const KernelEntry& entry : KernelTable::Candidates()) {
     if (entry.supported(features)) supported.push_back(entry);

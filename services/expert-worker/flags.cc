@@ -100,7 +100,7 @@ FlagSection ComputeFlags(WorkerOptions* o) {
           o->pin_threads = false;
           return absl::OkStatus();
         }},
-       ChoiceFlag("cpu-isa", {"auto", "scalar", "avx2", "avxvnni", "avx512"},
+       ChoiceFlag("cpu-isa", {"auto", "scalar", "avx2", "avxvnni", "avx512", "amx"},
                   "Caps the instruction set of the kernels. auto = the best this CPU has.",
                   &o->cpu_isa),
        SwitchFlag("capabilities",

@@ -152,7 +152,7 @@ TEST(WorkerFlags, BadValuesNameFlagValueAndWhatIsValid) {
            {"--threads=many", "0 to 4096"},
            {"--numa-node=1024", "-1 to 1023"},
            {"--method=fp4", "auto, bf16, int8"},
-           {"--cpu-isa=neon", "auto, scalar, avx2, avxvnni, avx512"},
+           {"--cpu-isa=neon", "auto, scalar, avx2, avxvnni, avx512, amx"},
            {"--max-queued-calls=0", "1 to"},
            {"--max-queued-tokens=x", "1 to"},
            {"--max-tokens-per-call=-5", "1 to"},

@@ -49,7 +49,11 @@ absl::StatusOr<std::unique_ptr<Worker>> Worker::Start(const WorkerOptions& optio
 absl::Status Worker::OpenModel() {
   const Topology topology = Topology::Detect();
   ATELIER_ASSIGN_OR_RETURN(const CpuIsa cap, ParseCpuIsa(options_.cpu_isa));
-  ATELIER_ASSIGN_OR_RETURN(KernelTable kernels, KernelTable::Select(CpuFeatures::Detect(), cap));
+  const CpuFeatures features = CpuFeatures::Detect();
+  ATELIER_ASSIGN_OR_RETURN(KernelTable kernels, KernelTable::Select(features, cap));
+  if (features.amx_refusal != 0 && cap == CpuIsa::kAuto) {
+    logger_.Warning("amx_not_used", {Kv("lacks", AmxRefusalText(features))});
+  }
   kernels_ = std::make_unique<KernelTable>(std::move(kernels));
   const NodeArenaOptions arena{options_.numa_node, options_.threads, options_.pin_threads};
   absl::StatusOr<std::unique_ptr<NodeArena>> created = NodeArena::Create(arena, topology, logger_);

@@ -94,7 +94,7 @@ FlagSection ComputeFlags(FrontendOptions* o) {
            IntFlag("threads", "CPU threads. 0 = the CPUs this process may use.", {0, 4096},
                    &o->threads),
            ChoiceFlag(
-               "cpu-isa", {"auto", "scalar", "avx2", "avxvnni", "avx512"},
+               "cpu-isa", {"auto", "scalar", "avx2", "avxvnni", "avx512", "amx"},
                "Caps the instruction set of the CPU kernels of attention and the rest (the experts "
                "are the workers' own). auto = the best this CPU has.",
                &o->cpu_isa)}};

@@ -13,11 +13,14 @@ namespace atelier {
 namespace {
 
 // (sum * activation scale) * weight scale: the order of operations of every int8 kernel.
+inline __m512 Scaled(__m512i sums, float activation_scale, const float* row_scales) {
+  const __m512 scaled = _mm512_mul_ps(_mm512_cvtepi32_ps(sums), _mm512_set1_ps(activation_scale));
+  return _mm512_mul_ps(scaled, _mm512_loadu_ps(row_scales));
+}
+
 inline void StoreScaled(const TileArgs& tile, size_t row, __m512i sums) {
-  const __m512 scaled =
-      _mm512_mul_ps(_mm512_cvtepi32_ps(sums), _mm512_set1_ps(tile.activation_scales[row]));
-  const __m512 row_scales = _mm512_loadu_ps(tile.row_scales);
-  _mm512_storeu_ps(tile.out + row * tile.out_stride, _mm512_mul_ps(scaled, row_scales));
+  _mm512_storeu_ps(tile.out + row * tile.out_stride,
+                   Scaled(sums, tile.activation_scales[row], tile.row_scales));
 }
 
 }  // namespace

@@ -1,0 +1,30 @@
+#include <immintrin.h>
+
+#include <cstddef>
+#include <cstdint>
+
+#include "libs/kernels/gemm/amx-inl.h"
+#include "libs/kernels/gemm/micro_kernel.h"
+
+namespace atelier {
+namespace {
+
+// Per tile of 32 k: even k, odd k, each ascending and fused; then their sum is added to the
+// element's. The tiles hold the results, so nothing is left to do with them.
+struct Kernel {
+  static int32_t RowOffset(const uint8_t*, size_t) { return 0; }
+
+  template <int kAccumulator, int kA, int kB>
+  static void Multiply() {
+    __asm__ volatile("tdpbf16ps %%tmm%c2, %%tmm%c1, %%tmm%c0" ::"i"(kAccumulator), "i"(kA),
+                     "i"(kB));
+  }
+
+  static void Finish(const AmxBlock&, int) {}
+};
+
+}  // namespace
+
+void Bf16Amx(const MicroKernelArgs& args) { RunAmx<Kernel>(args); }
+
+}  // namespace atelier
