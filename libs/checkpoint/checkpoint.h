@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -11,6 +12,7 @@
 #include "absl/types/span.h"
 #include "libs/model/dtype.h"
 #include "libs/model/model_config.h"
+#include "libs/model/quant_source.h"
 
 namespace atelier {
 
@@ -58,11 +60,20 @@ class Checkpoint {
 enum class Role { kFrontend, kWorker, kAll };  // all but routed experts; routed experts only; both
 absl::Status VerifyTensors(const Checkpoint& checkpoint, Role role);
 
+// A matrix [rows, columns] of an expert: floats, or published codes and scales.
+struct ExpertMatrix {
+  // The floats, shape [rows, columns], dtype BF16, F16 or F32. Where `quant` is set: the tensor of
+  // the codes as it lies in the file, for messages.
+  TensorView tensor;
+  // Reads the checkpoint's mapped files: valid while the Checkpoint lives.
+  std::optional<QuantMatrix> quant;
+};
+
 // The three matrices of one routed expert: gate and up [I, H], down [H, I].
 struct ExpertTensors {
-  TensorView gate;
-  TensorView up;
-  TensorView down;
+  ExpertMatrix gate;
+  ExpertMatrix up;
+  ExpertMatrix down;
 };
 absl::StatusOr<ExpertTensors> FindExpert(const Checkpoint& checkpoint, int layer, int expert);
 

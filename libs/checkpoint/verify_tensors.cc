@@ -53,9 +53,10 @@ absl::StatusOr<ExpertTensors> FindFusedExpert(const Checkpoint& checkpoint,
   const int64_t intermediate = checkpoint.config().moe.intermediate_size;
   const int64_t hidden = checkpoint.config().hidden_size;
   const auto matrix = static_cast<size_t>(intermediate * hidden);
-  return ExpertTensors{.gate = Part(gate_up, 2 * expert * matrix, {intermediate, hidden}),
-                       .up = Part(gate_up, (2 * expert + 1) * matrix, {intermediate, hidden}),
-                       .down = Part(down, expert * matrix, {hidden, intermediate})};
+  return ExpertTensors{
+      .gate = {Part(gate_up, 2 * expert * matrix, {intermediate, hidden}), std::nullopt},
+      .up = {Part(gate_up, (2 * expert + 1) * matrix, {intermediate, hidden}), std::nullopt},
+      .down = {Part(down, expert * matrix, {hidden, intermediate}), std::nullopt}};
 }
 
 }  // namespace
@@ -89,9 +90,9 @@ absl::StatusOr<ExpertTensors> FindExpert(const Checkpoint& checkpoint, int layer
   }
   const std::vector<PromisedTensor> alone = ExpertTensorsAlone(config, layer, expert);
   ExpertTensors tensors;
-  ATELIER_ASSIGN_OR_RETURN(tensors.gate, checkpoint.Require(alone[0].name, alone[0].shape));
-  ATELIER_ASSIGN_OR_RETURN(tensors.up, checkpoint.Require(alone[1].name, alone[1].shape));
-  ATELIER_ASSIGN_OR_RETURN(tensors.down, checkpoint.Require(alone[2].name, alone[2].shape));
+  ATELIER_ASSIGN_OR_RETURN(tensors.gate.tensor, checkpoint.Require(alone[0].name, alone[0].shape));
+  ATELIER_ASSIGN_OR_RETURN(tensors.up.tensor, checkpoint.Require(alone[1].name, alone[1].shape));
+  ATELIER_ASSIGN_OR_RETURN(tensors.down.tensor, checkpoint.Require(alone[2].name, alone[2].shape));
   return tensors;
 }
 

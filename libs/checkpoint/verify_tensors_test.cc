@@ -167,10 +167,10 @@ TEST_F(VerifyTensorsTest, NamesAWrongShapeOrDtype) {
 TEST_F(VerifyTensorsTest, FindsAnExpertsThreeMatrices) {
   const auto checkpoint = Write();
   ATELIER_ASSERT_OK_AND_ASSIGN(const ExpertTensors expert, FindExpert(*checkpoint, 1, 1));
-  EXPECT_EQ(expert.gate.name, "model.layers.1.mlp.experts.1.gate_proj.weight");
-  EXPECT_EQ(expert.up.name, "model.layers.1.mlp.experts.1.up_proj.weight");
-  EXPECT_EQ(expert.down.name, "model.layers.1.mlp.experts.1.down_proj.weight");
-  EXPECT_THAT(expert.down.shape, ElementsAre(4, 3));
+  EXPECT_EQ(expert.gate.tensor.name, "model.layers.1.mlp.experts.1.gate_proj.weight");
+  EXPECT_EQ(expert.up.tensor.name, "model.layers.1.mlp.experts.1.up_proj.weight");
+  EXPECT_EQ(expert.down.tensor.name, "model.layers.1.mlp.experts.1.down_proj.weight");
+  EXPECT_THAT(expert.down.tensor.shape, ElementsAre(4, 3));
 }
 
 TEST_F(VerifyTensorsTest, RefusesExpertsThatTheModelDoesNotHave) {
@@ -209,12 +209,12 @@ TEST_F(FusedExpertsTest, CutsAnExpertOutOfItsLayersTensors) {
                                checkpoint->Find("model.layers.1.mlp.experts.down_proj"));
   ATELIER_ASSERT_OK_AND_ASSIGN(const ExpertTensors expert, FindExpert(*checkpoint, 1, 1));
   constexpr size_t kBytes = 3 * 4 * 2;  // of one matrix
-  EXPECT_EQ(expert.gate.data.data(), gate_up.data.data() + 2 * kBytes);
-  EXPECT_EQ(expert.up.data.data(), gate_up.data.data() + 3 * kBytes);
-  EXPECT_EQ(expert.down.data.data(), down.data.data() + kBytes);
-  EXPECT_EQ(expert.down.data.size(), kBytes);
-  EXPECT_THAT(expert.gate.shape, ElementsAre(3, 4));
-  EXPECT_THAT(expert.down.shape, ElementsAre(4, 3));
+  EXPECT_EQ(expert.gate.tensor.data.data(), gate_up.data.data() + 2 * kBytes);
+  EXPECT_EQ(expert.up.tensor.data.data(), gate_up.data.data() + 3 * kBytes);
+  EXPECT_EQ(expert.down.tensor.data.data(), down.data.data() + kBytes);
+  EXPECT_EQ(expert.down.tensor.data.size(), kBytes);
+  EXPECT_THAT(expert.gate.tensor.shape, ElementsAre(3, 4));
+  EXPECT_THAT(expert.down.tensor.shape, ElementsAre(4, 3));
 }
 
 TEST_F(FusedExpertsTest, NamesAWrongShapeOrAMissingHalf) {

@@ -59,10 +59,14 @@ class BlockMethods : public ::testing::TestWithParam<Method> {};
 TEST_P(BlockMethods, ScalarKernelIsTheSumOfTheProducts) {
   const Method method = GetParam();
   const BlockFormat& format = *BlockFormatOf(method);
+  const int step = KMultiple(method);
+  constexpr int kFirstRow = 5;
   for (const int k : OddK(method)) {
     constexpr int kN = 19;
     const RandomQuantSource source(method, static_cast<uint32_t>(k));
-    const PackedWeights weights(method, kN, k, source);
+    // A slice of the intermediate dimension begins at any group, not only at a block of 256.
+    const int first_column = k / step % 3 * step;
+    const PackedWeights weights(method, kN, k, QuantSlice(source, kFirstRow, first_column));
     const PreparedRows rows(method, RandomBf16Values(2 * static_cast<size_t>(k), 7), 2, k);
     const std::vector<float> out = RunGemm(Scalar(method), weights.matrix(), rows.rows(), 0, 2);
     for (int r = 0; r < 2; ++r) {
@@ -71,13 +75,13 @@ TEST_P(BlockMethods, ScalarKernelIsTheSumOfTheProducts) {
         double sum = 0, magnitude = 0;
         QuantBlock block;
         for (int i = 0; i < k; ++i) {
-          if (i % 256 == 0) source.Read(n, i / 256, 256, block);
+          if (i % step == 0) source.Read(kFirstRow + n, first_column + i, step, block);
           const double product =
-              activation.At(i) * RandomQuantSource::Weight(format, block, i % 256);
+              activation.At(i) * RandomQuantSource::Weight(format, block, i % step);
           sum += product;
           // The terms of one weight may cancel.
           magnitude +=
-              std::fabs(activation.At(i)) * RandomQuantSource::Terms(format, block, i % 256);
+              std::fabs(activation.At(i)) * RandomQuantSource::Terms(format, block, i % step);
         }
         const double roundings = 2.0 * k / format.group + k / 256.0 + 4;
         ASSERT_NEAR(out[static_cast<size_t>(r * 32 + n)], sum, roundings * 0x1p-24 * magnitude)

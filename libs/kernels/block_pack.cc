@@ -105,7 +105,7 @@ void PackQuantMatrix(const QuantSource& source, Method method, int n, int k, int
       const size_t groups = GroupsOfBlock(static_cast<size_t>(k), static_cast<size_t>(b));
       BlockWriter writer(*format, groups, at);
       for (int column = 0; column < kPanelWidth && panel * kPanelWidth + column < n; ++column) {
-        source.Read(panel * kPanelWidth + column, b, static_cast<int>(groups) * 32, read);
+        source.Read(panel * kPanelWidth + column, b * kBlockK, static_cast<int>(groups) * 32, read);
         writer.Write(static_cast<size_t>(column), read);
       }
       at += BlockBytes(*format, groups);

@@ -34,9 +34,11 @@ PackedMatrix Pack(const TensorView& tensor, Method method, int64_t row, int64_t 
 PackedExpert PackExpert(const ExpertTensors& tensors, Method method, int hidden,
                         IntermediateRange slice) {
   PackedExpert expert;
-  expert.view.gate = Pack(tensors.gate, method, slice.begin, 0, slice.size(), hidden, expert.gate);
-  expert.view.up = Pack(tensors.up, method, slice.begin, 0, slice.size(), hidden, expert.up);
-  expert.view.down = Pack(tensors.down, method, 0, slice.begin, hidden, slice.size(), expert.down);
+  expert.view.gate =
+      Pack(tensors.gate.tensor, method, slice.begin, 0, slice.size(), hidden, expert.gate);
+  expert.view.up = Pack(tensors.up.tensor, method, slice.begin, 0, slice.size(), hidden, expert.up);
+  expert.view.down =
+      Pack(tensors.down.tensor, method, 0, slice.begin, hidden, slice.size(), expert.down);
   return expert;
 }
 

@@ -11,26 +11,22 @@
 namespace atelier::testing {
 
 // Weights of a block-quantised method in which every field takes every value that it can: all
-// codes, scales of both signs and of many sizes. A pure function of (seed, row, block).
+// codes, scales of both signs and of many sizes. A pure function of (seed, row, column).
 class RandomQuantSource final : public QuantSource {
  public:
   RandomQuantSource(Method method, uint32_t seed) : format_(*BlockFormatOf(method)), seed_(seed) {}
 
-  void Read(int row, int block, int, QuantBlock& out) const override {
-    std::mt19937 random(seed_ * 7919u + static_cast<uint32_t>(row) * 104729u +
-                        static_cast<uint32_t>(block));
-    for (uint8_t& code : out.codes) code = Bits(random, format_.bits);
-    const bool nibble = format_.scale == ScaleCoding::kSuperNibble;
-    for (size_t j = 0; j < 16; ++j) {
-      out.half_scales[j] = Half(random);
-      out.half_mins[j] = Half(random);
-      out.zero_codes[j] = Bits(random, 4);
-      out.exponents[j] = static_cast<uint8_t>(118 + random() % 12);
-      out.sub_scales[j] = Bits(random, nibble ? 4 : 8);
-      out.sub_mins[j] = Bits(random, nibble ? 4 : 8);
+  void Read(int row, int column, int count, QuantBlock& out) const override {
+    const int group = format_.group;
+    QuantBlock block;
+    for (int i = 0; i < count; ++i) {
+      const int from = (column + i) % 256;
+      if (i == 0 || from == 0) Fill(row, (column + i) / 256, block);
+      out.codes[i] = block.codes[from];
+      if (i % group == 0) CopyGroup(block, from / group, out, i / group);
     }
-    out.super = Half(random);
-    out.super_min = Half(random);
+    out.super = block.super;
+    out.super_min = block.super_min;
   }
 
   // What a weight is, in double, from the words of BlockFormat and nothing of the layout.
@@ -46,6 +42,30 @@ class RandomQuantSource final : public QuantSource {
   }
 
  private:
+  void Fill(int row, int block, QuantBlock& out) const {
+    std::mt19937 random(seed_ * 7919u + static_cast<uint32_t>(row) * 104729u +
+                        static_cast<uint32_t>(block));
+    for (uint8_t& code : out.codes) code = Bits(random, format_.bits);
+    const bool nibble = format_.scale == ScaleCoding::kSuperNibble;
+    for (size_t j = 0; j < 16; ++j) {
+      out.half_scales[j] = Half(random);
+      out.half_mins[j] = Half(random);
+      out.zero_codes[j] = Bits(random, 4);
+      out.exponents[j] = static_cast<uint8_t>(118 + random() % 12);
+      out.sub_scales[j] = Bits(random, nibble ? 4 : 8);
+      out.sub_mins[j] = Bits(random, nibble ? 4 : 8);
+    }
+    out.super = Half(random);
+    out.super_min = Half(random);
+  }
+  static void CopyGroup(const QuantBlock& from, int i, QuantBlock& to, int j) {
+    to.half_scales[j] = from.half_scales[i];
+    to.half_mins[j] = from.half_mins[i];
+    to.zero_codes[j] = from.zero_codes[i];
+    to.exponents[j] = from.exponents[i];
+    to.sub_scales[j] = from.sub_scales[i];
+    to.sub_mins[j] = from.sub_mins[i];
+  }
   static uint8_t Bits(std::mt19937& random, int bits) {
     return static_cast<uint8_t>(random() & ((1u << bits) - 1));
   }

@@ -195,8 +195,8 @@ class Model {
     for (size_t i = 0; i < choice.experts.size(); ++i) {
       const auto tensors = FindExpert(checkpoint_, layer, choice.experts[i]);
       ATELIER_CHECK(tensors.ok());
-      const Vector y =
-          reference::SwiGluFfn({Kept(tensors->gate), Kept(tensors->up), Kept(tensors->down)}, x);
+      const Vector y = reference::SwiGluFfn(
+          {Kept(tensors->gate.tensor), Kept(tensors->up.tensor), Kept(tensors->down.tensor)}, x);
       for (size_t j = 0; j < sum.size(); ++j) sum[j] += choice.weights[i] * y[j];
     }
     return sum;

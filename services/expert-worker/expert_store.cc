@@ -156,9 +156,9 @@ ExpertView PackedExpertStore::PlanExpert(const ShardPlan& plan, const ExpertTens
   const int begin = plan.columns.begin;
   const int width = plan.columns.size();
   const int hidden = plan.hidden_size;
-  AddTasks({PartOf(tensors.gate, begin, 0), width, hidden, 0, 0, gate}, tasks);
-  AddTasks({PartOf(tensors.up, begin, 0), width, hidden, 0, 0, up}, tasks);
-  AddTasks({PartOf(tensors.down, 0, begin), hidden, width, 0, 0, down}, tasks);
+  AddTasks({PartOf(tensors.gate.tensor, begin, 0), width, hidden, 0, 0, gate}, tasks);
+  AddTasks({PartOf(tensors.up.tensor, begin, 0), width, hidden, 0, 0, up}, tasks);
+  AddTasks({PartOf(tensors.down.tensor, 0, begin), hidden, width, 0, 0, down}, tasks);
   ExpertView view;
   view.gate = PackedMatrixAt(method_, width, hidden, gate);
   view.up = PackedMatrixAt(method_, width, hidden, up);

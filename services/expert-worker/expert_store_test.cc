@@ -93,9 +93,9 @@ void ExpectShard(const Checkpoint& checkpoint, const ExpertStore& store, int sha
       ASSERT_EQ(view.down.k, range.size());
       ASSERT_EQ(view.down.n, 256);
       EXPECT_EQ(reinterpret_cast<uintptr_t>(view.down.data) % 64, 0u);
-      ExpectPacked(view.gate, tensors.gate, range.begin, 0);
-      ExpectPacked(view.up, tensors.up, range.begin, 0);
-      ExpectPacked(view.down, tensors.down, 0, range.begin);
+      ExpectPacked(view.gate, tensors.gate.tensor, range.begin, 0);
+      ExpectPacked(view.up, tensors.up.tensor, range.begin, 0);
+      ExpectPacked(view.down, tensors.down.tensor, 0, range.begin);
     }
   }
 }
