@@ -83,8 +83,13 @@ std::vector<PromisedTensor> FrontendTensors(const ModelConfig& config) {
 
 std::vector<PromisedTensor> ExpertTensorsAlone(const ModelConfig& config, int layer, int expert) {
   TensorList list;
-  list.AddFfn(absl::StrCat(LayerPrefix(layer), "mlp.experts.", expert, "."),
-              config.moe.intermediate_size, config.hidden_size);
+  const std::string prefix = absl::StrCat(LayerPrefix(layer), "mlp.experts.", expert, ".");
+  list.AddFfn(prefix, config.moe.intermediate_size, config.hidden_size);
+  if (config.moe.expert_bias) {
+    list.Add(absl::StrCat(prefix, "gate_proj.bias"), {config.moe.intermediate_size});
+    list.Add(absl::StrCat(prefix, "up_proj.bias"), {config.moe.intermediate_size});
+    list.Add(absl::StrCat(prefix, "down_proj.bias"), {config.hidden_size});
+  }
   return list.Take();
 }
 
@@ -93,8 +98,14 @@ std::vector<PromisedTensor> ExpertTensorsFused(const ModelConfig& config, int la
   const int64_t intermediate = config.moe.intermediate_size;
   const int64_t hidden = config.hidden_size;
   const std::string prefix = absl::StrCat(LayerPrefix(layer), "mlp.experts.");
-  return {{absl::StrCat(prefix, "gate_up_proj"), {experts, 2 * intermediate, hidden}},
-          {absl::StrCat(prefix, "down_proj"), {experts, hidden, intermediate}}};
+  TensorList list;
+  list.Add(absl::StrCat(prefix, "gate_up_proj"), {experts, 2 * intermediate, hidden});
+  list.Add(absl::StrCat(prefix, "down_proj"), {experts, hidden, intermediate});
+  if (config.moe.expert_bias) {
+    list.Add(absl::StrCat(prefix, "gate_up_proj_bias"), {experts, 2 * intermediate});
+    list.Add(absl::StrCat(prefix, "down_proj_bias"), {experts, hidden});
+  }
+  return list.Take();
 }
 
 }  // namespace atelier

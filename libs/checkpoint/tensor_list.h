@@ -21,10 +21,12 @@ std::string LayerPrefix(int layer);
 // All that is not a routed expert.
 std::vector<PromisedTensor> FrontendTensors(const ModelConfig& config);
 
-// One routed expert, under the names that hold it alone: gate, up, down.
+// One routed expert, under the names that hold it alone: gate, up, down, then their biases if the
+// model has them.
 std::vector<PromisedTensor> ExpertTensorsAlone(const ModelConfig& config, int layer, int expert);
 // All routed experts of a layer, under the names of the variant that holds them together: gate and
-// up in one tensor [E, 2I, H] (gate's rows first), down [E, H, I].
+// up in one tensor [E, 2I, H] (gate's rows first), down [E, H, I], then their biases if the model
+// has them: [E, 2I], [E, H].
 std::vector<PromisedTensor> ExpertTensorsFused(const ModelConfig& config, int layer);
 
 }  // namespace atelier

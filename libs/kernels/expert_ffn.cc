@@ -169,11 +169,11 @@ void SwiGlu(float* gate, const float* up, size_t count) {
 void RunExpert(const KernelTable& table, const ExpertView& expert, const ActivationRows& rows,
                float* out, size_t out_stride) {
   ATELIER_DCHECK(ActivationFormOf(expert.gate.method) == ActivationFormOf(expert.up.method));
-  RunExpert(table, expert, ExpertRows{rows, rows}, out, out_stride);
+  RunExpertOnForms(table, expert, {rows, rows}, out, out_stride);
 }
 
-void RunExpert(const KernelTable& table, const ExpertView& expert, const ExpertRows& rows,
-               float* out, size_t out_stride) {
+void RunExpertOnForms(const KernelTable& table, const ExpertView& expert, const ExpertRows& rows,
+                      float* out, size_t out_stride) {
   const Method method = expert.down.method;
   const int panels = expert.gate.num_panels();
   const size_t num_rows = static_cast<size_t>(rows.gate.rows);

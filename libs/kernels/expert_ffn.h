@@ -18,7 +18,7 @@ struct ExpertView {
   PackedMatrix gate;
   PackedMatrix up;
   PackedMatrix down;
-  Activation activation;
+  Activation activation{};
   const float* gate_bias = nullptr;
   const float* up_bias = nullptr;
   const float* down_bias = nullptr;
@@ -69,8 +69,8 @@ struct ExpertRows {
 // The whole expert for a few rows on one thread: out[r, :] = down(activation(gate x, up x)) with
 // the biases, fp32, overwritten (weighting is the caller's). The executor of expert-worker splits
 // the same steps over threads; tests and simple callers use this.
-void RunExpert(const KernelTable& table, const ExpertView& expert, const ExpertRows& rows,
-               float* out, size_t out_stride);
+void RunExpertOnForms(const KernelTable& table, const ExpertView& expert, const ExpertRows& rows,
+                      float* out, size_t out_stride);
 // The same where gate and up multiply one form.
 void RunExpert(const KernelTable& table, const ExpertView& expert, const ActivationRows& rows,
                float* out, size_t out_stride);

@@ -24,6 +24,7 @@ struct Architecture {
   double partial_rotary_factor = 1.0;  // partial_rotary_factor
   int first_dense_layers = 0;          // first_k_dense_replace
   int num_shared_experts = 0;          // n_shared_experts
+  bool expert_bias = false;            // mlp_bias
 };
 
 // nullptr for a model_type that this build does not know.

@@ -31,10 +31,6 @@ void RefuseUnsupported(const Architecture& row, ConfigFields& fields) {
     fields.Fail(Unsupported("quantization_config.quant_method",
                             inner.String({"quant_method"}, "(not named)")));
   }
-  const std::string activation = fields.String({"hidden_act", "hidden_activation"}, "silu");
-  if (activation != "silu" && activation != "swish") {
-    fields.Fail(Unsupported("hidden_act", activation));
-  }
   // use_sliding_window switches the window; where the key is absent the window itself does.
   if (fields.Bool({"use_sliding_window"}, true) && fields.Has({"sliding_window"})) {
     fields.Fail(Unsupported("sliding_window", "(set)"));
@@ -94,6 +90,24 @@ AttentionConfig ReadAttention(const Architecture& row, int hidden_size, ConfigFi
   return attention;
 }
 
+// hidden_act names the form; swiglu_limit and swiglu_alpha are what some files say beside it.
+Activation ReadActivation(ConfigFields& fields) {
+  constexpr DoubleRange kPositive{1e-6, 1e6};
+  Activation activation;
+  const std::string name = fields.String({"hidden_act", "hidden_activation"}, "silu");
+  if (name == "swigluoai") {
+    activation = {1.702f, 7.0f, false, 1.0f};
+  } else if (name != "silu" && name != "swish") {
+    fields.Fail(absl::UnimplementedError(
+        absl::StrCat(kConfigFile, ": hidden_act=", name,
+                     " is not supported by this build, which computes silu, swish and swigluoai")));
+  }
+  const double alpha = double{activation.alpha}, limit = double{activation.limit};
+  activation.alpha = static_cast<float>(fields.Double({"swiglu_alpha"}, kPositive, alpha));
+  activation.limit = static_cast<float>(fields.Double({"swiglu_limit"}, kPositive, limit));
+  return activation;
+}
+
 MoeConfig ReadMoe(const Architecture& row, ConfigFields& fields) {
   MoeConfig moe;
   moe.num_experts =
@@ -107,6 +121,8 @@ MoeConfig ReadMoe(const Architecture& row, ConfigFields& fields) {
   moe.routed_scaling_factor = fields.Double({"routed_scaling_factor"}, {1e-6, 1e6}, 1.0);
   moe.num_groups = fields.Int({"n_group"}, {1, kMaxExperts}, 1);
   moe.top_k_groups = fields.Int({"topk_group"}, {1, kMaxExperts}, 1);
+  moe.activation = ReadActivation(fields);
+  moe.expert_bias = fields.Bool({"mlp_bias"}, row.expert_bias);
   const int64_t num_shared =
       fields.Int({"n_shared_experts"}, {0, kMaxExperts}, row.num_shared_experts);
   const int64_t shared_size = num_shared * moe.intermediate_size;

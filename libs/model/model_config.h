@@ -6,6 +6,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "libs/model/activation.h"
 
 namespace atelier {
 
@@ -42,6 +43,9 @@ struct MoeConfig {
   int top_k_groups = 1;                // … of which only the best may be chosen from; the groups'
                                        // experts suffice for k. 1 and 1 = no groups
   int shared_intermediate_size = 0;    // width of the always-active expert; 0 = none
+  Activation activation{};             // of the routed experts; another one than SwiGLU, and
+                                       // biases, only in models without dense and shared ones
+  bool expert_bias = false;            // gate, up and down of the routed experts have biases
 };
 
 // Everything the code needs to know of a model, by properties: nothing branches on a family's name.

@@ -172,6 +172,7 @@ TEST(ParseModelConfig, NamesWhatItCannotCompute) {
       {R"({"layer_types": ["full_attention", "sliding_attention"]})", kUnimplemented,
        "layer_types=sliding_attention"},
       {R"({"hidden_act": "gelu"})", kUnimplemented, "hidden_act=gelu"},
+      {R"({"hidden_act": "relu2", "swiglu_limit": 7.0})", kUnimplemented, "swigluoai"},
       {R"({"scoring_func": "sigmoid"})", kUnimplemented, "scoring_func=sigmoid"},
       {R"({"n_group": 2, "topk_group": 1})", kUnimplemented, "n_group=2"},
       {R"({"mlp_layer_types": ["sparse", "sparse", "hybrid", "dense"]})", kUnimplemented, "hybrid"},
@@ -181,6 +182,34 @@ TEST(ParseModelConfig, NamesWhatItCannotCompute) {
       ParseModelConfig(TinyQwen3MoeConfig(
           R"({"use_sliding_window": false, "sliding_window": 4096, "hidden_act": "swish"})")),
       testing::IsOk());
+}
+
+TEST(ParseModelConfig, ReadsTheActivationByItsProperties) {
+  const auto activation = [](const char* patch) {
+    const absl::StatusOr<ModelConfig> config = ParseModelConfig(TinyQwen3MoeConfig(patch));
+    EXPECT_THAT(config, testing::IsOk()) << patch;
+    return config.ok() ? config->moe.activation : Activation{-1.0f, 1.0f, false, 0.0f};
+  };
+  EXPECT_TRUE(activation("{}").IsSwiGlu());
+  EXPECT_TRUE(activation(R"({"swiglu_limit": null})").IsSwiGlu());
+  EXPECT_EQ(activation(R"({"swiglu_limit": 10.0})"), (Activation{1.0f, 10.0f, false, 0.0f}));
+  EXPECT_EQ(activation(R"({"hidden_act": "swigluoai"})"), (Activation{1.702f, 7.0f, false, 1.0f}));
+  EXPECT_EQ(activation(R"({"hidden_act": "swigluoai", "swiglu_alpha": 1.5, "swiglu_limit": 9})"),
+            (Activation{1.5f, 9.0f, false, 1.0f}));
+  ATELIER_ASSERT_OK_AND_ASSIGN(const ModelConfig config,
+                               ParseModelConfig(TinyQwen3MoeConfig(R"({"mlp_bias": true})")));
+  EXPECT_TRUE(config.moe.expert_bias);
+}
+
+TEST(ParseModelConfig, RefusesOtherActivationsWhereDenseLayersOrSharedExpertsWouldNeedThemToo) {
+  for (const char* patch :
+       {R"({"swiglu_limit": 7})", R"({"hidden_act": "swigluoai"})", R"({"mlp_bias": true})"}) {
+    EXPECT_THAT(ParseModelConfig(TinyGlm4MoeConfig(patch)),
+                StatusIs(kUnimplemented, HasSubstr("shared experts")));
+  }
+  EXPECT_THAT(
+      ParseModelConfig(TinyQwen3MoeConfig(R"({"swiglu_limit": 7, "mlp_only_layers": [0]})")),
+      StatusIs(kUnimplemented, HasSubstr("dense layers")));
 }
 
 TEST(ParseModelConfig, NamesAMissingKey) {
@@ -205,6 +234,9 @@ TEST(ParseModelConfig, NamesAWrongTypeAndItsValue) {
       {R"({"rms_norm_eps": "1e-6"})", kInvalid, "rms_norm_eps"},
       {R"({"norm_topk_prob": 1})", kInvalid, "norm_topk_prob=1 must be true or false"},
       {R"({"hidden_act": 3})", kInvalid, "hidden_act=3 must be a string"},
+      {R"({"swiglu_limit": 0})", kInvalid, "swiglu_limit=0"},
+      {R"({"swiglu_alpha": "x"})", kInvalid, "swiglu_alpha"},
+      {R"({"mlp_bias": 1})", kInvalid, "mlp_bias"},
       {R"({"model_type": 3})", kInvalid, "model_type=3 must be a string"},
       {R"({"mlp_only_layers": 1})", kInvalid, "mlp_only_layers"},
       {R"({"mlp_only_layers": ["1"]})", kInvalid, "mlp_only_layers"},

@@ -57,7 +57,7 @@ double Gated(const Activation& activation, double gate, double up);
 // biases are none.
 struct ExpertWeights {
   FfnWeights matrices;
-  Activation activation;
+  Activation activation{};
   absl::Span<const float> gate_bias;  // [I]
   absl::Span<const float> up_bias;    // [I]
   absl::Span<const float> down_bias;  // [H]

@@ -85,6 +85,23 @@ absl::Status ValidateMoe(const MoeConfig& moe, int hidden_size) {
                     hidden_size);
 }
 
+// Dense layers and shared experts are computed elsewhere than the routed ones, as SwiGLU.
+absl::Status ValidateActivation(const ModelConfig& config) {
+  const MoeConfig& moe = config.moe;
+  if (!(moe.activation.limit > 0) || !std::isfinite(moe.activation.alpha)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("swiglu_limit=", moe.activation.limit,
+                     " must be above 0 and swiglu_alpha=", moe.activation.alpha, " finite"));
+  }
+  if (moe.activation.IsSwiGlu() && !moe.expert_bias) return absl::OkStatus();
+  if (moe.shared_intermediate_size == 0 && config.num_moe_layers() == config.num_layers) {
+    return absl::OkStatus();
+  }
+  return absl::UnimplementedError(
+      "swiglu_limit, swiglu_alpha, hidden_act=swigluoai and mlp_bias are not supported by this "
+      "build for models with dense layers or shared experts");
+}
+
 }  // namespace
 
 absl::Status ModelConfig::Validate() const {
@@ -110,6 +127,7 @@ absl::Status ModelConfig::Validate() const {
   ATELIER_RETURN_IF_ERROR(IntInRange("bos_token_id", bos_token_id, -1, INT32_MAX));
   ATELIER_RETURN_IF_ERROR(IntInRange("pad_token_id", pad_token_id, -1, INT32_MAX));
   ATELIER_RETURN_IF_ERROR(ValidateAttention(attention, hidden_size));
+  ATELIER_RETURN_IF_ERROR(ValidateActivation(*this));
   return ValidateMoe(moe, hidden_size);
 }
 

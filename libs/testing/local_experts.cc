@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "libs/base/status_macros.h"
+#include "libs/checkpoint/expert_biases.h"
 #include "libs/kernels/aligned_buffer.h"
 #include "libs/kernels/expert_ffn.h"
 
@@ -15,8 +16,28 @@ namespace {
 // One expert of one shard with the memory of its matrices.
 struct PackedExpert {
   AlignedBuffer<uint8_t> gate, up, down;
+  ExpertBiases biases;  // of the slice, padded to a panel
   ExpertView view;
 };
+
+std::vector<float> PaddedPart(const std::vector<float>& bias, IntermediateRange part) {
+  std::vector<float> padded(bias.begin() + part.begin, bias.begin() + part.end);
+  padded.resize((padded.size() + kPanelWidth - 1) / kPanelWidth * kPanelWidth, 0.0f);
+  return padded;
+}
+
+// down's bias belongs to the first slice.
+void SetBiases(const ExpertBiases& whole, int hidden, IntermediateRange slice,
+               PackedExpert& expert) {
+  if (whole.gate.empty()) return;
+  expert.biases.gate = PaddedPart(whole.gate, slice);
+  expert.biases.up = PaddedPart(whole.up, slice);
+  expert.view.gate_bias = expert.biases.gate.data();
+  expert.view.up_bias = expert.biases.up.data();
+  if (slice.begin > 0) return;
+  expert.biases.down = PaddedPart(whole.down, {0, hidden});
+  expert.view.down_bias = expert.biases.down.data();
+}
 
 // The part of `tensor` that starts at (row, column), packed as [n, k].
 PackedMatrix Pack(const TensorView& tensor, Method method, int64_t row, int64_t column, int n,
@@ -131,7 +152,11 @@ absl::StatusOr<LayerShard> PackShard(const Checkpoint& checkpoint, int layer, co
   LayerShard shard;
   for (int id = spec.expert_begin; id < spec.expert_end; ++id) {
     ATELIER_ASSIGN_OR_RETURN(const ExpertTensors tensors, FindExpert(checkpoint, layer, id));
-    shard.experts.emplace(id, PackExpert(tensors, method, config.hidden_size, slice));
+    ATELIER_ASSIGN_OR_RETURN(const ExpertBiases biases, FindExpertBiases(checkpoint, layer, id));
+    PackedExpert expert = PackExpert(tensors, method, config.hidden_size, slice);
+    expert.view.activation = config.moe.activation;
+    SetBiases(biases, config.hidden_size, slice, expert);
+    shard.experts.emplace(id, std::move(expert));
   }
   return shard;
 }

@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "libs/base/check.h"
 #include "libs/base/float16.h"
+#include "libs/checkpoint/expert_biases.h"
 #include "libs/checkpoint/tensor_list.h"
 #include "libs/model/reference.h"
 
@@ -195,8 +196,15 @@ class Model {
     for (size_t i = 0; i < choice.experts.size(); ++i) {
       const auto tensors = FindExpert(checkpoint_, layer, choice.experts[i]);
       ATELIER_CHECK(tensors.ok());
-      const Vector y = reference::SwiGluFfn(
-          {Kept(tensors->gate.tensor), Kept(tensors->up.tensor), Kept(tensors->down.tensor)}, x);
+      const auto biases = FindExpertBiases(checkpoint_, layer, choice.experts[i]);
+      ATELIER_CHECK(biases.ok());
+      const Vector y = reference::ExpertFfn(
+          {{Kept(tensors->gate.tensor), Kept(tensors->up.tensor), Kept(tensors->down.tensor)},
+           config_.moe.activation,
+           biases->gate,
+           biases->up,
+           biases->down},
+          x);
       for (size_t j = 0; j < sum.size(); ++j) sum[j] += choice.weights[i] * y[j];
     }
     return sum;

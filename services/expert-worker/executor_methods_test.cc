@@ -94,7 +94,7 @@ std::vector<float> Expected(const MixedStore& store, const KernelTable& kernels,
       const PreparedRows up(view.up.method, batch.Row(t), 1, kHidden);
       for (int j = t * batch.top_k; j < (t + 1) * batch.top_k; ++j) {
         if (batch.ids[static_cast<size_t>(j)] != expert) continue;
-        RunExpert(kernels, view, ExpertRows{gate.rows(), up.rows()}, product.data(), kHidden);
+        RunExpertOnForms(kernels, view, {gate.rows(), up.rows()}, product.data(), kHidden);
         const float weight = batch.weights[static_cast<size_t>(j)];
         for (int i = 0; i < kHidden; ++i) {
           sums[static_cast<size_t>(t * kHidden + i)] += weight * product[static_cast<size_t>(i)];

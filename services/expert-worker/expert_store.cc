@@ -7,9 +7,11 @@
 #include "libs/base/check.h"
 #include "libs/base/progress.h"
 #include "libs/base/status_macros.h"
+#include "libs/checkpoint/expert_biases.h"
 #include "libs/kernels/pack.h"
 #include "libs/numa/node_arena.h"
 #include "libs/numa/topology.h"
+#include "services/expert-worker/expert_activation.h"
 #include "services/expert-worker/shard_plan.h"
 
 namespace atelier {
@@ -64,6 +66,7 @@ struct LoadedShard {
   ShardPlan plan;
   std::vector<int> layer_index;                     // of the model -> of the shard, -1 = not held
   std::vector<std::unique_ptr<NodeMemory>> memory;  // per layer of the shard
+  std::vector<std::unique_ptr<NodeMemory>> biases;  // likewise; null = none
   std::vector<ExpertView> experts;                  // [layer of the shard, expert - expert_begin]
 };
 
@@ -73,7 +76,7 @@ class PackedExpertStore final : public ExpertStore {
       : method_(method), hidden_size_(config.hidden_size), num_experts_(config.moe.num_experts) {
     for (ShardPlan& plan : plans) {
       specs_.push_back(plan.spec);
-      bytes_ += plan.bytes();
+      bytes_ += plan.bytes() + BiasBytes(plan, config) * plan.num_layers();
       loaded_.emplace_back(std::move(plan));
     }
   }
@@ -120,7 +123,7 @@ absl::Status PackedExpertStore::Fill(const Checkpoint& checkpoint,
         return absl::CancelledError("loading was cancelled");
       }
       ATELIER_RETURN_IF_ERROR(FillLayer(checkpoint, layer, arena, shard));
-      progress.Add(shard.plan.bytes_per_layer);
+      progress.Add(shard.plan.bytes_per_layer + BiasBytes(shard.plan, checkpoint.config()));
     }
   }
   return absl::OkStatus();
@@ -143,6 +146,10 @@ absl::Status PackedExpertStore::FillLayer(const Checkpoint& checkpoint, int laye
     PackMatrix(task.source, method_, task.n, task.k, task.panel_begin, task.panel_end, task.block);
   });
   shard.memory.push_back(std::move(memory));
+  const auto count = static_cast<size_t>(plan.num_experts());
+  ATELIER_ASSIGN_OR_RETURN(
+      shard.biases.emplace_back(),
+      SetActivations(checkpoint, layer, plan, arena, absl::MakeSpan(shard.experts).last(count)));
   return absl::OkStatus();
 }
 
@@ -172,6 +179,7 @@ absl::Status CheckTensors(const Checkpoint& checkpoint, const std::vector<ShardP
     for (const int layer : plan.spec.layers) {
       for (int expert = plan.spec.expert_begin; expert < plan.spec.expert_end; ++expert) {
         ATELIER_RETURN_IF_ERROR(FindExpert(checkpoint, layer, expert).status());
+        ATELIER_RETURN_IF_ERROR(FindExpertBiases(checkpoint, layer, expert).status());
       }
     }
   }

@@ -19,7 +19,8 @@ struct ShardPlan {
   int64_t bytes_per_layer = 0;  // packed
 
   int num_experts() const { return spec.expert_end - spec.expert_begin; }
-  int64_t bytes() const { return bytes_per_layer * static_cast<int64_t>(spec.layers.size()); }
+  int64_t num_layers() const { return static_cast<int64_t>(spec.layers.size()); }
+  int64_t bytes() const { return bytes_per_layer * num_layers(); }
 };
 
 // Where the packed matrices of an expert lie in its block: gate, up and down, each a multiple of 64
