@@ -139,7 +139,7 @@ TEST_P(GemmOnEveryIsa, RowBitsDependNeitherOnBatchNorOnPanelRange) {
   const size_t width = static_cast<size_t>(panels) * 16;
   const std::vector<float> together =
       RunGemm(GetParam(), weights.matrix(), prepared.rows(), 0, panels);
-  for (int count : {1, 2, 3, 5, 7, 11, 64}) {
+  for (int count : {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 31, 64, 129}) {
     for (int begin = 0; begin + count <= kRows; begin += 61) {
       const ActivationRows slice = Slice(prepared.rows(), begin, count);
       const std::vector<float> out = RunGemm(GetParam(), weights.matrix(), slice, 0, panels);
@@ -206,6 +206,21 @@ TEST_P(GemmOnEveryIsa, WritesNothingBesideItsColumns) {
 
 INSTANTIATE_TEST_SUITE_P(Kernels, GemmOnEveryIsa, ::testing::ValuesIn(SupportedKernels()),
                          KernelName);
+
+TEST(Bf16Gemm, KernelsWithOneSumInAscendingKGiveTheSameBits) {
+  constexpr int kN = 40, kK = 700, kRows = 21;
+  const PackedWeights weights = RandomWeights(Method::kBF16, kN, kK, 9);
+  const PreparedRows rows(Method::kBF16, RandomBf16Values(kRows * kK, 10), kRows, kK);
+  const std::vector<KernelEntry> kernels = SupportedKernels(Method::kBF16);
+  ASSERT_STREQ(kernels.back().isa, "scalar");
+  const std::vector<float> want = RunGemm(kernels.back(), weights.matrix(), rows.rows(), 0, 3);
+  for (const KernelEntry& kernel : kernels) {
+    const std::string isa = kernel.isa;
+    if (isa != "avx2" && isa != "avx512") continue;
+    const std::vector<float> got = RunGemm(kernel, weights.matrix(), rows.rows(), 0, 3);
+    EXPECT_TRUE(SameBits(got.data(), want.data(), got.size())) << isa;
+  }
+}
 
 class Int8GemmOnEveryIsa : public ::testing::TestWithParam<KernelEntry> {};
 

@@ -13,6 +13,7 @@
 namespace atelier {
 namespace {
 
+constexpr size_t kCacheLineBytes = 64;
 constexpr size_t kGroupStride = static_cast<size_t>(kPanelWidth) * kGroupBytes;
 
 size_t ElementBytes(Method method) { return method == Method::kBF16 ? 2 : 1; }
@@ -109,15 +110,21 @@ size_t PaddedRowBytes(Method method, int k) {
 }
 
 size_t ActivationRowBytes(Method method, int k) {
+  size_t bytes = 0;
   switch (ActivationFormOf(method)) {
     case ActivationForm::kBf16:
-      return PaddedRowBytes(Method::kBF16, k);
+      bytes = PaddedRowBytes(Method::kBF16, k);
+      break;
     case ActivationForm::kInt8Row:
-      return PaddedRowBytes(Method::kINT8, k);
+      bytes = PaddedRowBytes(Method::kINT8, k);
+      break;
     case ActivationForm::kInt8Blocks:
-      return CeilDiv(static_cast<size_t>(k), size_t{kBlockK}) * kActivationBlockBytes;
+      bytes = CeilDiv(static_cast<size_t>(k), size_t{kBlockK}) * kActivationBlockBytes;
+      break;
   }
-  return 0;
+  // Rows a multiple of 4096 bytes apart would share one set of the L1 cache.
+  const size_t lines = bytes / kCacheLineBytes;
+  return (lines % 2 == 1 ? lines : lines + 1) * kCacheLineBytes;
 }
 
 size_t PanelBytes(Method method, int k) {

@@ -63,7 +63,7 @@ absl::Status ValidatePackedShape(Method method, int n, int k);
 
 // BF16 and INT8: bytes of K of one row of weights after padding (a multiple of kRowAlignBytes).
 size_t PaddedRowBytes(Method method, int k);
-// Bytes of one row of activations in the method's form, a multiple of 64.
+// Bytes from one row of activations in the method's form to the next, an odd multiple of 64.
 size_t ActivationRowBytes(Method method, int k);
 // Bytes of one panel, and of the whole data array.
 size_t PanelBytes(Method method, int k);

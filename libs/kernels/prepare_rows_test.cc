@@ -97,6 +97,15 @@ TEST(PrepareRowsBf16, RowThatIsNotFiniteOrRoundsToInfinityIsAllNan) {
   EXPECT_THAT(Bf16Bits(prepared, 3, 3), ::testing::ElementsAre(0x4040, 0x4000, 0));
 }
 
+TEST(PrepareRows, StrideSpreadsRowsOverTheCache) {
+  for (const Method method : AllMethods()) {
+    for (int k = 256; k <= 8192; k += 256) {
+      const size_t stride = ActivationRowBytes(method, k);
+      EXPECT_EQ(stride % 128, 64u) << MethodName(method) << " k=" << k;
+    }
+  }
+}
+
 TEST(PrepareRows, Bf16InputGivesTheSameBytesAsItsFloats) {
   constexpr int kRows = 3, kK = 45, kStride = 50;
   std::vector<float> floats = RandomBf16Values(kRows * kStride, 2);
@@ -104,7 +113,7 @@ TEST(PrepareRows, Bf16InputGivesTheSameBytesAsItsFloats) {
   std::vector<BFloat16> halves;
   for (float value : floats) halves.push_back(ToBFloat16(value));
   for (Method method : {Method::kBF16, Method::kINT8}) {
-    const size_t bytes = kRows * PaddedRowBytes(method, kK);
+    const size_t bytes = kRows * ActivationRowBytes(method, kK);
     std::vector<uint8_t> from_floats(bytes, 0xee), from_halves(bytes, 0xdd);
     float scales[2][kRows] = {};
     PrepareRows(method, floats.data(), kStride, kRows, kK, from_floats.data(), scales[0]);

@@ -5,6 +5,7 @@
 
 #include "libs/kernels/gemm/micro_kernel.h"
 #include "libs/kernels/gemm/panel_loop-inl.h"
+#include "libs/kernels/gemm/tile_avx512-inl.h"
 
 namespace atelier {
 namespace {
@@ -16,38 +17,27 @@ inline __m512 Odd(__m512i pair) {
   return _mm512_castsi512_ps(_mm512_and_si512(pair, mask));
 }
 
-// Two fp32 sums per element, fused: even and odd k, each ascending, added at the end.
-struct Tile {
-  static constexpr int kRowBlock = 8;
-  static int32_t RowOffset(const uint8_t*, size_t) { return 0; }
+// One fp32 sum per element, fused, in ascending k.
+struct Dot {
+  using Sum = __m512;
+  struct Weights {
+    __m512 even, odd;
+  };
 
-  template <int kRows>
-  static void Compute(const TileArgs& tile) {
-    __m512 sums[kRows][2];
-#pragma GCC unroll 8
-    for (int r = 0; r < kRows; ++r) sums[r][0] = sums[r][1] = _mm512_setzero_ps();
-    for (size_t g = 0; g < tile.groups; ++g) {
-      const __m512i weights = _mm512_load_si512(tile.panel + g * kGroupStride);
-      const __m512 even = Even(weights);
-      const __m512 odd = Odd(weights);
-#pragma GCC unroll 8
-      for (size_t r = 0; r < kRows; ++r) {
-        int32_t bits;
-        __builtin_memcpy(&bits, tile.activations + r * tile.activation_stride + g * 4, 4);
-        const __m512i pair = _mm512_set1_epi32(bits);
-        sums[r][0] = _mm512_fmadd_ps(Even(pair), even, sums[r][0]);
-        sums[r][1] = _mm512_fmadd_ps(Odd(pair), odd, sums[r][1]);
-      }
-    }
-#pragma GCC unroll 8
-    for (size_t r = 0; r < kRows; ++r) {
-      _mm512_storeu_ps(tile.out + r * tile.out_stride, _mm512_add_ps(sums[r][0], sums[r][1]));
-    }
+  static int32_t RowOffset(const uint8_t*, size_t) { return 0; }
+  static Sum Start(const TileArgs&, size_t) { return _mm512_setzero_ps(); }
+  static Weights Prepare(__m512i weights) { return {Even(weights), Odd(weights)}; }
+  static Sum Add(Sum sum, const Weights& weights, __m512i activations) {
+    sum = _mm512_fmadd_ps(Even(activations), weights.even, sum);
+    return _mm512_fmadd_ps(Odd(activations), weights.odd, sum);
+  }
+  static void Store(const TileArgs& tile, size_t row, Sum sum) {
+    _mm512_storeu_ps(tile.out + row * tile.out_stride, sum);
   }
 };
 
 }  // namespace
 
-void Bf16Avx512(const MicroKernelArgs& args) { RunPanels<Tile>(args); }
+void Bf16Avx512(const MicroKernelArgs& args) { RunPanels<Avx512Tile<Dot>>(args); }
 
 }  // namespace atelier

@@ -5,9 +5,11 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "libs/kernels/gemm/int8_avx2-inl.h"
 #include "libs/kernels/gemm/panel_loop-inl.h"
 
-// The last step of the AVX-512 int8 kernels. In an anonymous namespace, as panel_loop-inl.h.
+// What the AVX-512 int8 kernels do before and after the products. In an anonymous namespace, as
+// panel_loop-inl.h.
 
 namespace atelier {
 namespace {
@@ -18,10 +20,18 @@ inline __m512 Scaled(__m512i sums, float activation_scale, const float* row_scal
   return _mm512_mul_ps(scaled, _mm512_loadu_ps(row_scales));
 }
 
-inline void StoreScaled(const TileArgs& tile, size_t row, __m512i sums) {
-  _mm512_storeu_ps(tile.out + row * tile.out_stride,
-                   Scaled(sums, tile.activation_scales[row], tile.row_scales));
-}
+struct Int8Sums {
+  using Sum = __m512i;
+
+  static int32_t RowOffset(const uint8_t* row, size_t bytes) { return Int8RowOffset(row, bytes); }
+  static Sum Start(const TileArgs& tile, size_t row) {
+    return _mm512_set1_epi32(tile.row_offsets[row]);
+  }
+  static void Store(const TileArgs& tile, size_t row, Sum sum) {
+    _mm512_storeu_ps(tile.out + row * tile.out_stride,
+                     Scaled(sum, tile.activation_scales[row], tile.row_scales));
+  }
+};
 
 }  // namespace
 }  // namespace atelier

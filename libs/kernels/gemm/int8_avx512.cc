@@ -7,6 +7,7 @@
 #include "libs/kernels/gemm/int8_avx512-inl.h"
 #include "libs/kernels/gemm/micro_kernel.h"
 #include "libs/kernels/gemm/panel_loop-inl.h"
+#include "libs/kernels/gemm/tile_avx512-inl.h"
 
 namespace atelier {
 namespace {
@@ -21,35 +22,21 @@ inline __m512i EvenCodes(__m512i bytes) {
 }
 inline __m512i OddCodes(__m512i bytes) { return _mm512_srai_epi16(bytes, 8); }
 
-struct Tile {
-  static constexpr int kRowBlock = 8;
-  static int32_t RowOffset(const uint8_t* row, size_t bytes) { return Int8RowOffset(row, bytes); }
+struct Dot : Int8Sums {
+  struct Weights {
+    __m512i even, odd;
+  };
 
-  template <int kRows>
-  static void Compute(const TileArgs& tile) {
-    __m512i sums[kRows];
-#pragma GCC unroll 8
-    for (int r = 0; r < kRows; ++r) sums[r] = _mm512_set1_epi32(tile.row_offsets[r]);
-    for (size_t g = 0; g < tile.groups; ++g) {
-      const __m512i weights = _mm512_load_si512(tile.panel + g * kGroupStride);
-      const __m512i even = EvenWeights(weights);
-      const __m512i odd = OddWeights(weights);
-#pragma GCC unroll 8
-      for (size_t r = 0; r < kRows; ++r) {
-        const __m512i codes =
-            _mm512_set1_epi32(LoadGroup(tile.activations + r * tile.activation_stride + g * 4));
-        const __m512i products = _mm512_add_epi32(_mm512_madd_epi16(even, EvenCodes(codes)),
-                                                  _mm512_madd_epi16(odd, OddCodes(codes)));
-        sums[r] = _mm512_add_epi32(sums[r], products);
-      }
-    }
-#pragma GCC unroll 8
-    for (size_t r = 0; r < kRows; ++r) StoreScaled(tile, r, sums[r]);
+  static Weights Prepare(__m512i weights) { return {EvenWeights(weights), OddWeights(weights)}; }
+  static Sum Add(Sum sum, const Weights& weights, __m512i activations) {
+    const __m512i even = _mm512_madd_epi16(weights.even, EvenCodes(activations));
+    const __m512i odd = _mm512_madd_epi16(weights.odd, OddCodes(activations));
+    return _mm512_add_epi32(sum, _mm512_add_epi32(even, odd));
   }
 };
 
 }  // namespace
 
-void Int8Avx512(const MicroKernelArgs& args) { RunPanels<Tile>(args); }
+void Int8Avx512(const MicroKernelArgs& args) { RunPanels<Avx512Tile<Dot>>(args); }
 
 }  // namespace atelier

@@ -13,9 +13,11 @@ namespace {
 
 constexpr size_t kGroupStride = 64;  // bytes from one group of 4 K-bytes to the next in a panel
 
-// Activation rows that stay in L2, with a panel, while all panels pass over them.
-constexpr size_t kChunkBytes = 256 * 1024;
+// Rows that meet a panel while it is in the cache.
 constexpr int kMaxChunkRows = 128;
+// Several rows keep the load queue so full that few loads of weights are on their way: from so many
+// rows of a chunk on, the next panel is asked for meanwhile. Fewer are faster as one plain stream.
+constexpr int kMinPrefetchRows = 3;
 
 // kRows consecutive rows times one panel.
 struct TileArgs {
@@ -25,17 +27,12 @@ struct TileArgs {
   const int32_t* row_offsets;      // Tile::RowOffset of each row
   const uint8_t* panel;
   size_t groups;            // a multiple of 16
-  bool prefetch;            // this block is the one that fetches the next panel into L2
+  const uint8_t* prefetch;  // into L2, prefetch_step bytes for each group; null = nothing
+  size_t prefetch_step;
   const float* row_scales;  // of the panel's 16 output rows
   float* out;
   size_t out_stride;
 };
-
-inline int ChunkRows(size_t stride) {
-  const size_t rows = stride == 0 ? kMaxChunkRows : kChunkBytes / stride / 8 * 8;
-  if (rows < 8) return 8;
-  return rows > kMaxChunkRows ? kMaxChunkRows : static_cast<int>(rows);
-}
 
 inline TileArgs FirstTile(const MicroKernelArgs& args, int panel, int first_row,
                           const int32_t* row_offsets) {
@@ -49,37 +46,46 @@ inline TileArgs FirstTile(const MicroKernelArgs& args, int panel, int first_row,
   tile.row_offsets = row_offsets;
   tile.panel = args.panels + static_cast<size_t>(panel) * args.panel_bytes;
   tile.groups = args.padded_k_bytes / 4;
-  tile.prefetch = true;
   tile.row_scales = args.row_scales == nullptr ? nullptr : args.row_scales + column;
   tile.out = args.out + row * args.out_stride + column;
   tile.out_stride = args.out_stride;
   return tile;
 }
 
-// Blocks of kRows rows while there are enough left, then smaller ones. Every block size adds the
-// products of one element in the same order, so the cut changes no bit.
+// Exactly `rows` <= kRows rows. Every number of rows adds the products of one element in the same
+// order, so the cut changes no bit.
 template <typename Tile, int kRows>
-inline void RunRowBlocks(TileArgs tile, int rows) {
-  for (; rows >= kRows; rows -= kRows) {
-    Tile::template Compute<kRows>(tile);
-    tile.activations += kRows * tile.activation_stride;
-    if (tile.activation_scales != nullptr) tile.activation_scales += kRows;
-    tile.row_offsets += kRows;
-    tile.out += kRows * tile.out_stride;
-    tile.prefetch = false;
-  }
+inline void ComputeRows(const TileArgs& tile, int rows) {
   if constexpr (kRows > 1) {
-    if (rows > 0) RunRowBlocks<Tile, kRows / 2>(tile, rows);
+    if (rows < kRows) return ComputeRows<Tile, kRows - 1>(tile, rows);
+  }
+  Tile::template Compute<kRows>(tile);
+}
+
+// `rows` rows of a chunk times one panel, in blocks of nearly equal size: a block of few rows would
+// wait for its own sums. Each block asks for its share of the next panel.
+template <typename Tile>
+inline void RunRowBlocks(TileArgs tile, int rows) {
+  const int blocks = (rows + Tile::kRowBlock - 1) / Tile::kRowBlock;
+  tile.prefetch_step = kGroupStride / static_cast<size_t>(blocks);
+  for (int b = 0; b < blocks; ++b) {
+    const int count = rows * (b + 1) / blocks - rows * b / blocks;
+    ComputeRows<Tile, Tile::kRowBlock>(tile, count);
+    const size_t done = static_cast<size_t>(count);
+    tile.activations += done * tile.activation_stride;
+    if (tile.activation_scales != nullptr) tile.activation_scales += done;
+    tile.row_offsets += done;
+    if (tile.prefetch != nullptr) tile.prefetch += tile.groups * tile.prefetch_step;
+    tile.out += done * tile.out_stride;
   }
 }
 
-// Tile has kRowBlock (a power of two), RowOffset(row bytes, number of bytes) and
-// Compute<kRows>(TileArgs).
+// Tile has kRowBlock, RowOffset(row bytes, number of bytes) and Compute<kRows>(TileArgs) for 1 …
+// kRowBlock rows.
 template <typename Tile>
 inline void RunPanels(const MicroKernelArgs& args) {
-  const int chunk = ChunkRows(args.activation_stride);
-  for (int first = 0; first < args.rows; first += chunk) {
-    const int rows = args.rows - first < chunk ? args.rows - first : chunk;
+  for (int first = 0; first < args.rows; first += kMaxChunkRows) {
+    const int rows = args.rows - first < kMaxChunkRows ? args.rows - first : kMaxChunkRows;
     int32_t row_offsets[kMaxChunkRows];
     for (int r = 0; r < rows; ++r) {
       const uint8_t* row =
@@ -87,7 +93,10 @@ inline void RunPanels(const MicroKernelArgs& args) {
       row_offsets[r] = Tile::RowOffset(row, args.padded_k_bytes);
     }
     for (int panel = 0; panel < args.num_panels; ++panel) {
-      RunRowBlocks<Tile, Tile::kRowBlock>(FirstTile(args, panel, first, row_offsets), rows);
+      TileArgs tile = FirstTile(args, panel, first, row_offsets);
+      const bool prefetch = rows >= kMinPrefetchRows && panel + 1 < args.num_panels;
+      tile.prefetch = prefetch ? tile.panel + args.panel_bytes : nullptr;
+      RunRowBlocks<Tile>(tile, rows);
     }
   }
 }
