@@ -73,7 +73,7 @@ TEST_P(BlockMethods, ScalarKernelIsTheSumOfTheProducts) {
       const Prepared activation{rows.rows().data + static_cast<size_t>(r) * rows.rows().stride};
       for (int n = 0; n < kN; ++n) {
         double sum = 0, magnitude = 0;
-        QuantBlock block;
+        QuantBlock block{};
         for (int i = 0; i < k; ++i) {
           if (i % step == 0) source.Read(kFirstRow + n, first_column + i, step, block);
           const double product =
