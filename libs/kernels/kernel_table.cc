@@ -23,6 +23,7 @@ void Int8Avx512(const MicroKernelArgs& args);
 void Int8AvxVnni(const MicroKernelArgs& args);
 void Int8Avx2(const MicroKernelArgs& args);
 void Int8Scalar(const MicroKernelArgs& args);
+extern const BlockKernels kBlockAmxKernels;
 extern const BlockKernels kBlockAvx512VnniKernels;
 extern const BlockKernels kBlockAvx512Kernels;
 extern const BlockKernels kBlockAvxVnniKernels;
@@ -54,6 +55,8 @@ bool HasAmxBf16(const CpuFeatures& features) {
 // published figures: a product of tiles takes 16 cycles for up to 16 rows; the same work on one row
 // takes 8 cycles of vpdpbusd or 16 of vdpbf16ps (docs/performance.md).
 constexpr int kAmxMinRows = 4;
+// Of block-quantised methods: the sums of a tile are scaled for 16 rows, however few there are.
+constexpr int kAmxMinBlockRows = 8;
 
 bool LevelSupported(CpuIsa level, const CpuFeatures& features) {
   switch (level) {
@@ -132,6 +135,8 @@ std::vector<KernelEntry> MakeCandidates() {
   for (const Method method : AllMethods()) {
     const BlockFormat* format = BlockFormatOf(method);
     if (format == nullptr) continue;
+    entries.push_back({method, CpuIsa::kAmx, "amx", HasAmxInt8, KernelOf(*format, kBlockAmxKernels),
+                       kAmxMinBlockRows});
     entries.push_back({method, CpuIsa::kAvx512, "avx512vnni", HasAvx512Vnni,
                        KernelOf(*format, kBlockAvx512VnniKernels)});
     entries.push_back(

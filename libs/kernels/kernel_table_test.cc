@@ -44,7 +44,6 @@ struct Choice {
   CpuIsa cap;
   const char* bf16;
   const char* int8;
-  const char* blocks = int8;  // block-quantised methods
 };
 
 TEST(KernelTable, SelectsTheBestThatCpuAndCapAllow) {
@@ -70,8 +69,8 @@ TEST(KernelTable, SelectsTheBestThatCpuAndCapAllow) {
       {zen4, CpuIsa::kAvx512, "avx512bf16", "avx512vnni"},
       {zen4, CpuIsa::kAvx2, "avx2", "avx2"},
       {zen4, CpuIsa::kScalar, "scalar", "scalar"},
-      {SapphireRapids(), CpuIsa::kAuto, "amx", "amx", "avx512vnni"},
-      {SapphireRapids(), CpuIsa::kAmx, "amx", "amx", "avx512vnni"},
+      {SapphireRapids(), CpuIsa::kAuto, "amx", "amx"},
+      {SapphireRapids(), CpuIsa::kAmx, "amx", "amx"},
       {SapphireRapids(), CpuIsa::kAvx512, "avx512bf16", "avx512vnni"},
       {RefusedSapphireRapids(), CpuIsa::kAuto, "avx512bf16", "avx512vnni"},
   };
@@ -80,7 +79,7 @@ TEST(KernelTable, SelectsTheBestThatCpuAndCapAllow) {
                                  KernelTable::Select(choice.features, choice.cap));
     EXPECT_STREQ(table.isa(Method::kBF16), choice.bf16);
     EXPECT_STREQ(table.isa(Method::kINT8), choice.int8);
-    EXPECT_STREQ(table.isa(Method::kQ4_K), choice.blocks);
+    EXPECT_STREQ(table.isa(Method::kQ4_K), choice.int8);
   }
 }
 
@@ -109,7 +108,7 @@ TEST(KernelTable, RefusesACapTheCpuLacksAndSaysWhatIsMissing) {
 TEST(KernelTable, TakesTilesOnlyForEnoughRowsOfAnExpert) {
   ATELIER_ASSERT_OK_AND_ASSIGN(const KernelTable table,
                                KernelTable::Select(SapphireRapids(), CpuIsa::kAuto));
-  for (const Method method : {Method::kBF16, Method::kINT8}) {
+  for (const Method method : AllMethods()) {
     const KernelEntry *tiles = nullptr, *vectors = nullptr;
     for (const KernelEntry& entry : KernelTable::Candidates()) {
       if (entry.method != method) continue;
@@ -156,8 +155,8 @@ TEST(CapabilitiesText, MarksEveryCellOfTheMatrix) {
       "INT8          scalar      yes\n";
   for (const Method method : AllMethods()) {
     if (BlockFormatOf(method) == nullptr) continue;
-    for (const char* cell : {"avx512vnni  selected\n", "avx512      yes\n", "avxvnni     no\n",
-                             "avx2        yes\n", "scalar      yes\n"}) {
+    for (const char* cell : {"amx         no\n", "avx512vnni  selected\n", "avx512      yes\n",
+                             "avxvnni     no\n", "avx2        yes\n", "scalar      yes\n"}) {
       absl::StrAppendFormat(&want, "%-14s%s", MethodName(method), cell);
     }
   }

@@ -20,7 +20,7 @@ namespace {
 constexpr int kTileRows = 16;
 constexpr size_t kTileRowBytes = 64;
 constexpr size_t kWeightTileBytes = kTileRows * kTileRowBytes;
-constexpr int kBlockRows = 2 * kTileRows;
+constexpr int kAmxBlockRows = 2 * kTileRows;
 constexpr int kAccumulators = 4;  // tiles 0 to 3
 constexpr int kTileA = 4;         // and 5
 constexpr int kTileB = 6;         // and 7
@@ -75,12 +75,13 @@ struct AmxBlock {
   size_t out_stride;
 };
 
-// Reloads the configuration when the number of rows changes. No destructor releases the tiles: it
-// would be a weak symbol of the exception handling (micro_kernel.h).
+// Reloads the configuration when the shape of the tiles changes. No destructor releases the tiles:
+// it would be a weak symbol of the exception handling (micro_kernel.h).
 class Tiles {
  public:
-  // REQUIRES: 1 <= rows <= 32.
-  void Configure(int rows) {
+  // For products of `rows` rows and `k_bytes` bytes of K. REQUIRES: 1 <= rows <= 32; k_bytes, which
+  // is the same in all calls, is a multiple of 4 up to 64.
+  void Configure(int rows, size_t k_bytes) {
     if (rows == rows_) return;
     rows_ = rows;
     const int upper = rows > kTileRows ? kTileRows : rows;
@@ -88,19 +89,19 @@ class Tiles {
     config_.palette = 1;
     // Accumulators 0 and 1 belong to the upper rows; 2 and 3 too when there are no lower ones.
     for (int tile = 0; tile < kAccumulators; ++tile) {
-      SetShape(tile, tile < 2 || lower == 0 ? upper : lower);
+      SetShape(tile, tile < 2 || lower == 0 ? upper : lower, kTileRowBytes);
     }
-    SetShape(kTileA, upper);
-    SetShape(kTileA + 1, lower);
-    SetShape(kTileB, kTileRows);
-    SetShape(kTileB + 1, kTileRows);
+    SetShape(kTileA, upper, k_bytes);
+    SetShape(kTileA + 1, lower == 0 ? upper : lower, k_bytes);
+    SetShape(kTileB, static_cast<int>(k_bytes / 4), kTileRowBytes);
+    SetShape(kTileB + 1, static_cast<int>(k_bytes / 4), kTileRowBytes);
     LoadTileConfig(config_);
   }
 
  private:
-  void SetShape(int tile, int rows) {
+  void SetShape(int tile, int rows, size_t row_bytes) {
     config_.rows[tile] = static_cast<uint8_t>(rows);
-    config_.row_bytes[tile] = rows == 0 ? 0 : kTileRowBytes;
+    config_.row_bytes[tile] = static_cast<uint16_t>(row_bytes);
   }
 
   TileConfig config_{};
@@ -174,8 +175,8 @@ inline void RunBlock(const AmxBlock& block, int panels) {
 
 inline int AmxChunkRows(size_t stride) {
   const size_t rows =
-      stride == 0 ? kAmxMaxChunkRows : kAmxChunkBytes / stride / kBlockRows * kBlockRows;
-  if (rows < kBlockRows) return kBlockRows;
+      stride == 0 ? kAmxMaxChunkRows : kAmxChunkBytes / stride / kAmxBlockRows * kAmxBlockRows;
+  if (rows < kAmxBlockRows) return kAmxBlockRows;
   return rows > kAmxMaxChunkRows ? kAmxMaxChunkRows : static_cast<int>(rows);
 }
 
@@ -201,7 +202,7 @@ inline AmxBlock BlockAt(const MicroKernelArgs& args, int first_row, int panel) {
 template <typename Kernel>
 inline void RunRows(AmxBlock block, int rows, int panels, Tiles& tiles) {
   const size_t all_steps = block.steps;
-  const size_t chunk = rows > kBlockRows ? kAmxChunkSteps : all_steps;
+  const size_t chunk = rows > kAmxBlockRows ? kAmxChunkSteps : all_steps;
   for (size_t begin = 0; begin < all_steps; begin += chunk) {
     const bool last = all_steps - begin <= chunk;
     AmxBlock part = block;
@@ -209,15 +210,15 @@ inline void RunRows(AmxBlock block, int rows, int panels, Tiles& tiles) {
     part.panels += begin * kWeightTileBytes;
     part.steps = last ? all_steps - begin : chunk;
     part.resume = begin > 0;
-    for (int row = 0; row < rows; row += kBlockRows) {
-      part.rows = rows - row < kBlockRows ? rows - row : kBlockRows;
-      tiles.Configure(part.rows);
+    for (int row = 0; row < rows; row += kAmxBlockRows) {
+      part.rows = rows - row < kAmxBlockRows ? rows - row : kAmxBlockRows;
+      tiles.Configure(part.rows, kTileRowBytes);
       RunBlock<Kernel>(part, panels);
       if (last) Kernel::Finish(part, panels);
-      part.activations += kBlockRows * part.activation_stride;
-      if (part.activation_scales != nullptr) part.activation_scales += kBlockRows;
-      part.row_offsets += kBlockRows;
-      part.out += kBlockRows * part.out_stride;
+      part.activations += kAmxBlockRows * part.activation_stride;
+      if (part.activation_scales != nullptr) part.activation_scales += kAmxBlockRows;
+      part.row_offsets += kAmxBlockRows;
+      part.out += kAmxBlockRows * part.out_stride;
     }
   }
 }

@@ -54,6 +54,6 @@ struct Dot {
 
 }  // namespace
 
-extern constexpr BlockKernels kBlockAvx2Kernels = AllBlockKernels<BlockTiles<Dot>>();
+extern constexpr BlockKernels kBlockAvx2Kernels = AllBlockKernels<BlockIsa<BlockTiles<Dot>>>();
 
 }  // namespace atelier

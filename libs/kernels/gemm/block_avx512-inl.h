@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "libs/kernels/gemm/block_kernel_list-inl.h"
 #include "libs/kernels/gemm/block_layout-inl.h"
 #include "libs/kernels/gemm/micro_kernel.h"
 
@@ -264,34 +265,14 @@ void BlockGemm(const MicroKernelArgs& args) {
   }
 }
 
-// A kernel of every coding; Q4_0's is INT4's.
+// For AllBlockKernels.
 template <typename Dot>
-constexpr BlockKernel kBlockKernels[] = {
-    {kInt4G32Format, BlockGemm<Dot, kInt4G32Format>},
-    {kInt4G64Format, BlockGemm<Dot, kInt4G64Format>},
-    {kInt4G128Format, BlockGemm<Dot, kInt4G128Format>},
-    {kInt4G32ZFormat, BlockGemm<Dot, kInt4G32ZFormat>},
-    {kInt4G64ZFormat, BlockGemm<Dot, kInt4G64ZFormat>},
-    {kInt4G128ZFormat, BlockGemm<Dot, kInt4G128ZFormat>},
-    {kMxFp4Format, BlockGemm<Dot, kMxFp4Format>},
-    {kQ8_0Format, BlockGemm<Dot, kQ8_0Format>},
-    {kQ4_1Format, BlockGemm<Dot, kQ4_1Format>},
-    {kQ5_0Format, BlockGemm<Dot, kQ5_0Format>},
-    {kQ5_1Format, BlockGemm<Dot, kQ5_1Format>},
-    {kQ2_KFormat, BlockGemm<Dot, kQ2_KFormat>},
-    {kQ3_KFormat, BlockGemm<Dot, kQ3_KFormat>},
-    {kQ4_KFormat, BlockGemm<Dot, kQ4_KFormat>},
-    {kQ5_KFormat, BlockGemm<Dot, kQ5_KFormat>},
-    {kQ6_KFormat, BlockGemm<Dot, kQ6_KFormat>},
-    {kIq4NlFormat, BlockGemm<Dot, kIq4NlFormat>},
-    {kIq4XsFormat, BlockGemm<Dot, kIq4XsFormat>},
+struct BlockIsa {
+  template <BlockFormat kFormat>
+  static void Gemm(const MicroKernelArgs& args) {
+    BlockGemm<Dot, kFormat>(args);
+  }
 };
-
-template <typename Dot>
-constexpr BlockKernels AllBlockKernels() {
-  return {kBlockKernels<Dot>,
-          kBlockKernels<Dot> + sizeof(kBlockKernels<Dot>) / sizeof(BlockKernel)};
-}
 
 }  // namespace
 }  // namespace atelier

@@ -28,6 +28,6 @@ struct Dot {
 
 }  // namespace
 
-extern constexpr BlockKernels kBlockAvx512Kernels = AllBlockKernels<Dot>();
+extern constexpr BlockKernels kBlockAvx512Kernels = AllBlockKernels<BlockIsa<Dot>>();
 
 }  // namespace atelier

@@ -18,6 +18,6 @@ struct Dot {
 
 }  // namespace
 
-extern constexpr BlockKernels kBlockAvx512VnniKernels = AllBlockKernels<Dot>();
+extern constexpr BlockKernels kBlockAvx512VnniKernels = AllBlockKernels<BlockIsa<Dot>>();
 
 }  // namespace atelier

@@ -24,6 +24,6 @@ struct Dot {
 
 }  // namespace
 
-extern constexpr BlockKernels kBlockAvxVnniKernels = AllBlockKernels<BlockTiles<Dot>>();
+extern constexpr BlockKernels kBlockAvxVnniKernels = AllBlockKernels<BlockIsa<BlockTiles<Dot>>>();
 
 }  // namespace atelier

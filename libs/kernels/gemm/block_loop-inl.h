@@ -3,11 +3,12 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "libs/kernels/gemm/block_kernel_list-inl.h"
 #include "libs/kernels/gemm/block_layout-inl.h"
 #include "libs/kernels/gemm/micro_kernel.h"
 
-// The loop around the block kernels of 256-bit instruction sets, and the list of their codings. In
-// an anonymous namespace, as panel_loop-inl.h.
+// The loop around the block kernels of 256-bit instruction sets. In an anonymous namespace, as
+// panel_loop-inl.h.
 
 namespace atelier {
 namespace {
@@ -43,34 +44,14 @@ void BlockGemm(const MicroKernelArgs& args) {
   }
 }
 
-// A kernel of every coding; Q4_0's is INT4's.
+// For AllBlockKernels.
 template <typename Tile>
-constexpr BlockKernel kBlockKernels[] = {
-    {kInt4G32Format, BlockGemm<Tile, kInt4G32Format>},
-    {kInt4G64Format, BlockGemm<Tile, kInt4G64Format>},
-    {kInt4G128Format, BlockGemm<Tile, kInt4G128Format>},
-    {kInt4G32ZFormat, BlockGemm<Tile, kInt4G32ZFormat>},
-    {kInt4G64ZFormat, BlockGemm<Tile, kInt4G64ZFormat>},
-    {kInt4G128ZFormat, BlockGemm<Tile, kInt4G128ZFormat>},
-    {kMxFp4Format, BlockGemm<Tile, kMxFp4Format>},
-    {kQ8_0Format, BlockGemm<Tile, kQ8_0Format>},
-    {kQ4_1Format, BlockGemm<Tile, kQ4_1Format>},
-    {kQ5_0Format, BlockGemm<Tile, kQ5_0Format>},
-    {kQ5_1Format, BlockGemm<Tile, kQ5_1Format>},
-    {kQ2_KFormat, BlockGemm<Tile, kQ2_KFormat>},
-    {kQ3_KFormat, BlockGemm<Tile, kQ3_KFormat>},
-    {kQ4_KFormat, BlockGemm<Tile, kQ4_KFormat>},
-    {kQ5_KFormat, BlockGemm<Tile, kQ5_KFormat>},
-    {kQ6_KFormat, BlockGemm<Tile, kQ6_KFormat>},
-    {kIq4NlFormat, BlockGemm<Tile, kIq4NlFormat>},
-    {kIq4XsFormat, BlockGemm<Tile, kIq4XsFormat>},
+struct BlockIsa {
+  template <BlockFormat kFormat>
+  static void Gemm(const MicroKernelArgs& args) {
+    BlockGemm<Tile, kFormat>(args);
+  }
 };
-
-template <typename Tile>
-constexpr BlockKernels AllBlockKernels() {
-  return {kBlockKernels<Tile>,
-          kBlockKernels<Tile> + sizeof(kBlockKernels<Tile>) / sizeof(BlockKernel)};
-}
 
 }  // namespace
 }  // namespace atelier
