@@ -7,12 +7,11 @@
 
 namespace atelier {
 
-std::shared_ptr<ClientStream> ClientStream::Open(ForwardStreamStub& stub,
-                                                 grpc::ClientContext& context, Observer& observer) {
+std::shared_ptr<ClientStream> ClientStream::Open(absl::FunctionRef<void(ClientStream&)> bind,
+                                                 Observer& observer) {
   const std::shared_ptr<ClientStream> stream(new ClientStream(observer));
   stream->self_ = stream;
-  stub.PrepareBidiStreamingCall(&context, "/atelier.v1.ExpertService/ForwardStream",
-                                grpc::StubOptions(), stream.get());
+  bind(*stream);
   // For the writes, which start outside gRPC's reactions; removed with the last read.
   stream->AddHold();
   stream->StartRead(&stream->incoming_);

@@ -3,9 +3,9 @@
 #include <list>
 #include <memory>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/synchronization/mutex.h"
-#include "grpcpp/client_context.h"
 #include "grpcpp/generic/generic_stub.h"
 #include "grpcpp/impl/codegen/proto_utils.h"
 #include "grpcpp/support/byte_buffer.h"
@@ -14,11 +14,7 @@
 
 namespace atelier {
 
-// Requests are sent as ready-made bytes, responses are parsed.
-using ForwardStreamStub = grpc::TemplatedGenericStub<grpc::ByteBuffer, v1::ForwardResponse>;
-
-// The client's end of one ForwardStream. Thread-safe. The stub, the context and the observer must
-// live until OnStreamDone.
+// The client's end of one ForwardStream. Thread-safe. The observer must live until OnStreamDone.
 class ClientStream final : public grpc::ClientBidiReactor<grpc::ByteBuffer, v1::ForwardResponse> {
  public:
   // Called from gRPC's threads; OnResponse never concurrently, OnStreamDone last.
@@ -31,7 +27,8 @@ class ClientStream final : public grpc::ClientBidiReactor<grpc::ByteBuffer, v1::
     virtual void OnStreamDone(const absl::Status& status) = 0;
   };
 
-  static std::shared_ptr<ClientStream> Open(ForwardStreamStub& stub, grpc::ClientContext& context,
+  // `bind` attaches the stream to a call that has not started.
+  static std::shared_ptr<ClientStream> Open(absl::FunctionRef<void(ClientStream&)> bind,
                                             Observer& observer);
 
   // Dropped when the stream has ended.

@@ -79,7 +79,7 @@ void ConnectionCore::Run() {
 }
 
 absl::Status ConnectionCore::RunSession() {
-  WorkerSession session(address_, [this] {
+  WorkerSession session(open_channel_(address_), [this] {
     absl::MutexLock lock(&mutex_);
     WakeLocked();
   });

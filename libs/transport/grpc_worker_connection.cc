@@ -15,13 +15,13 @@ namespace {
 
 class Handle final : public ForwardInFlight {
  public:
-  Handle(std::shared_ptr<ConnectionCore> core, std::shared_ptr<ForwardCall> call)
+  Handle(std::shared_ptr<ConnectionCore> core, std::shared_ptr<ConnectionCall> call)
       : core_(std::move(core)), call_(std::move(call)) {}
   ~Handle() override { core_->Abandon(*call_); }
 
  private:
   const std::shared_ptr<ConnectionCore> core_;
-  const std::shared_ptr<ForwardCall> call_;
+  const std::shared_ptr<ConnectionCall> call_;
 };
 
 class GrpcWorkerConnection final : public WorkerConnection {
@@ -38,7 +38,7 @@ class GrpcWorkerConnection final : public WorkerConnection {
   std::unique_ptr<ForwardInFlight> Forward(std::shared_ptr<const EncodedForward> request,
                                            absl::Time deadline, DoneCallback done) override {
     auto encoded = std::static_pointer_cast<const GrpcEncodedForward>(std::move(request));
-    auto call = std::make_shared<ForwardCall>(std::move(encoded), deadline, std::move(done));
+    auto call = std::make_shared<ConnectionCall>(std::move(encoded), deadline, std::move(done));
     auto handle = std::make_unique<Handle>(core_, call);
     core_->Start(call);
     return handle;
@@ -60,16 +60,25 @@ uint64_t MicrosUntil(absl::Time deadline, absl::Time now) {
 std::unique_ptr<WorkerConnection> WorkerConnection::Create(const std::string& address, Clock& clock,
                                                            const Logger& logger,
                                                            StateCallback on_state) {
-  return std::make_unique<GrpcWorkerConnection>(
-      std::make_shared<ConnectionCore>(address, clock, logger, std::move(on_state)));
+  return CreateConnection(address, clock, logger, std::move(on_state), OpenGrpcChannel);
+}
+
+std::unique_ptr<WorkerConnection> CreateConnection(const std::string& address, Clock& clock,
+                                                   const Logger& logger,
+                                                   WorkerConnection::StateCallback on_state,
+                                                   WorkerChannelFactory open_channel) {
+  return std::make_unique<GrpcWorkerConnection>(std::make_shared<ConnectionCore>(
+      address, clock, logger, std::move(on_state), std::move(open_channel)));
 }
 
 ConnectionCore::ConnectionCore(const std::string& address, Clock& clock, const Logger& logger,
-                               WorkerConnection::StateCallback on_state)
+                               WorkerConnection::StateCallback on_state,
+                               WorkerChannelFactory open_channel)
     : address_(address),
       clock_(clock),
       logger_(logger),
       on_state_(std::move(on_state)),
+      open_channel_(std::move(open_channel)),
       random_(std::random_device{}()),
       unusable_(absl::UnavailableError("not connected yet")) {}
 
@@ -78,7 +87,7 @@ absl::Status ConnectionCore::Named(const absl::Status& status) const {
 }
 
 // Rows per message within the worker's limits and ours, for the request and for its answer.
-absl::Status ConnectionCore::PlanLocked(ForwardCall& call, int* rows_per_part) {
+absl::Status ConnectionCore::PlanLocked(ConnectionCall& call, int* rows_per_part) {
   if (peer_ == nullptr) return unusable_;
   const GrpcEncodedForward& request = call.request();
   const auto shards = peer_->shards_of_layer.find(request.layer());
@@ -106,7 +115,7 @@ absl::Status ConnectionCore::PlanLocked(ForwardCall& call, int* rows_per_part) {
   return absl::OkStatus();
 }
 
-void ConnectionCore::Start(const std::shared_ptr<ForwardCall>& call) {
+void ConnectionCore::Start(const std::shared_ptr<ConnectionCall>& call) {
   std::vector<std::pair<uint64_t, InFlightTable::Part>> parts;
   std::shared_ptr<ClientStream> stream;
   absl::Status status;
@@ -138,7 +147,7 @@ grpc::ByteBuffer ConnectionCore::MessageOf(const InFlightTable::Part& part, uint
   return part.call->request().Message(head, part.row_begin, part.row_end);
 }
 
-void ConnectionCore::Abandon(ForwardCall& call) {
+void ConnectionCore::Abandon(ConnectionCall& call) {
   call.Abandon();
   CancelOnWorker(in_flight_.Remove(call));
 }
@@ -194,7 +203,7 @@ void ConnectionCore::OnStreamDone(const absl::Status& status) {
   const absl::Status lost = absl::UnavailableError(
       status.ok() ? "connection lost" : absl::StrCat("connection lost: ", status.message()));
   StopTakingCalls(lost);
-  for (const std::shared_ptr<ForwardCall>& call : in_flight_.TakeAll()) call->Fail(Named(lost));
+  for (const std::shared_ptr<ConnectionCall>& call : in_flight_.TakeAll()) call->Fail(Named(lost));
   // Last: the supervising thread may now let go of everything.
   absl::MutexLock lock(&mutex_);
   lost_ = lost;

@@ -10,6 +10,7 @@
 #include "absl/synchronization/mutex.h"
 #include "libs/transport/client_stream.h"
 #include "libs/transport/in_flight_table.h"
+#include "libs/transport/worker_channel.h"
 #include "libs/transport/worker_connection.h"
 #include "libs/transport/worker_session.h"
 
@@ -20,16 +21,16 @@ namespace atelier {
 class ConnectionCore final : public ClientStream::Observer {
  public:
   ConnectionCore(const std::string& address, Clock& clock, const Logger& logger,
-                 WorkerConnection::StateCallback on_state);
+                 WorkerConnection::StateCallback on_state, WorkerChannelFactory open_channel);
 
   const std::string& address() const { return address_; }
   // Returns when Stop was called and every call has ended.
   void Run();
   void Stop();
 
-  void Start(const std::shared_ptr<ForwardCall>& call);
+  void Start(const std::shared_ptr<ConnectionCall>& call);
   // The callback will not run any more, and the worker is told.
-  void Abandon(ForwardCall& call);
+  void Abandon(ConnectionCall& call);
 
  private:
   // A worker as it described itself.
@@ -58,7 +59,7 @@ class ConnectionCore final : public ClientStream::Observer {
   void StopTakingCalls(const absl::Status& reason);
   void WakeLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
-  absl::Status PlanLocked(ForwardCall& call, int* rows_per_part)
+  absl::Status PlanLocked(ConnectionCall& call, int* rows_per_part)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   grpc::ByteBuffer MessageOf(const InFlightTable::Part& part, uint64_t id, uint64_t epoch);
   void ExpireCalls();
@@ -69,6 +70,7 @@ class ConnectionCore final : public ClientStream::Observer {
   Clock& clock_;
   const Logger& logger_;
   const WorkerConnection::StateCallback on_state_;
+  const WorkerChannelFactory open_channel_;
   std::minstd_rand random_;  // the supervising thread's, as is the next one
   absl::Duration backoff_;
   InFlightTable in_flight_;
@@ -87,5 +89,11 @@ class ConnectionCore final : public ClientStream::Observer {
   std::shared_ptr<const Peer> peer_ ABSL_GUARDED_BY(mutex_);  // null = takes no calls
   absl::Status unusable_ ABSL_GUARDED_BY(mutex_);             // why, while peer_ is null
 };
+
+// WorkerConnection::Create over other channels.
+std::unique_ptr<WorkerConnection> CreateConnection(const std::string& address, Clock& clock,
+                                                   const Logger& logger,
+                                                   WorkerConnection::StateCallback on_state,
+                                                   WorkerChannelFactory open_channel);
 
 }  // namespace atelier

@@ -20,7 +20,7 @@ std::optional<InFlightTable::Part> InFlightTable::Take(uint64_t id) {
   return part;
 }
 
-std::vector<uint64_t> InFlightTable::Remove(const ForwardCall& call) {
+std::vector<uint64_t> InFlightTable::Remove(const ConnectionCall& call) {
   std::vector<uint64_t> ids;
   absl::MutexLock lock(&mutex_);
   absl::erase_if(parts_, [&](const auto& entry) {
@@ -35,7 +35,7 @@ std::vector<InFlightTable::Expired> InFlightTable::TakeExpired(absl::Time now) {
   std::vector<Expired> expired;
   absl::MutexLock lock(&mutex_);
   absl::erase_if(parts_, [&](const auto& entry) {
-    const std::shared_ptr<ForwardCall>& call = entry.second.call;
+    const std::shared_ptr<ConnectionCall>& call = entry.second.call;
     if (call->deadline() > now) return false;
     auto it = std::find_if(expired.begin(), expired.end(),
                            [&](const Expired& e) { return e.call == call; });
@@ -46,13 +46,13 @@ std::vector<InFlightTable::Expired> InFlightTable::TakeExpired(absl::Time now) {
   return expired;
 }
 
-std::vector<std::shared_ptr<ForwardCall>> InFlightTable::TakeAll() {
+std::vector<std::shared_ptr<ConnectionCall>> InFlightTable::TakeAll() {
   absl::flat_hash_map<uint64_t, Part> parts;
   {
     absl::MutexLock lock(&mutex_);
     parts.swap(parts_);
   }
-  std::vector<std::shared_ptr<ForwardCall>> calls;
+  std::vector<std::shared_ptr<ConnectionCall>> calls;
   for (auto& [id, part] : parts) calls.push_back(std::move(part.call));
   std::sort(calls.begin(), calls.end());
   calls.erase(std::unique(calls.begin(), calls.end()), calls.end());

@@ -6,7 +6,7 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/synchronization/mutex.h"
-#include "libs/transport/forward_call.h"
+#include "libs/transport/connection_call.h"
 
 namespace atelier {
 
@@ -14,12 +14,12 @@ namespace atelier {
 class InFlightTable {
  public:
   struct Part {
-    std::shared_ptr<ForwardCall> call;
+    std::shared_ptr<ConnectionCall> call;
     int row_begin = 0;
     int row_end = 0;
   };
   struct Expired {
-    std::shared_ptr<ForwardCall> call;
+    std::shared_ptr<ConnectionCall> call;
     std::vector<uint64_t> ids;
   };
 
@@ -28,9 +28,9 @@ class InFlightTable {
   // nullopt: nobody waits for it (it came late, or the peer made it up).
   std::optional<Part> Take(uint64_t id);
   // The ids that were waiting.
-  std::vector<uint64_t> Remove(const ForwardCall& call);
+  std::vector<uint64_t> Remove(const ConnectionCall& call);
   std::vector<Expired> TakeExpired(absl::Time now);
-  std::vector<std::shared_ptr<ForwardCall>> TakeAll();
+  std::vector<std::shared_ptr<ConnectionCall>> TakeAll();
 
   bool empty() const;
   // Infinite when empty.

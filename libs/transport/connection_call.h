@@ -14,12 +14,12 @@ namespace atelier {
 
 // One Forward on a connection: gathers the answers to its messages, and answers exactly once unless
 // it is abandoned first. Thread-safe.
-class ForwardCall {
+class ConnectionCall {
  public:
   // The call is cut into `num_parts` messages; `shards` are those that the worker holds of the
   // layer.
-  ForwardCall(std::shared_ptr<const GrpcEncodedForward> request, absl::Time deadline,
-              WorkerConnection::DoneCallback done);
+  ConnectionCall(std::shared_ptr<const GrpcEncodedForward> request, absl::Time deadline,
+                 WorkerConnection::DoneCallback done);
 
   const GrpcEncodedForward& request() const { return *request_; }
   absl::Time deadline() const { return deadline_; }

@@ -1,4 +1,4 @@
-#include "libs/transport/forward_call.h"
+#include "libs/transport/connection_call.h"
 
 #include <algorithm>
 #include <cstring>
@@ -6,20 +6,20 @@
 
 namespace atelier {
 
-ForwardCall::ForwardCall(std::shared_ptr<const GrpcEncodedForward> request, absl::Time deadline,
-                         WorkerConnection::DoneCallback done)
+ConnectionCall::ConnectionCall(std::shared_ptr<const GrpcEncodedForward> request,
+                               absl::Time deadline, WorkerConnection::DoneCallback done)
     : request_(std::move(request)), deadline_(deadline), done_(std::move(done)) {}
 
-void ForwardCall::Expect(std::vector<int> shards, int num_parts) {
+void ConnectionCall::Expect(std::vector<int> shards, int num_parts) {
   shards_ = std::move(shards);
   num_parts_ = num_parts;
 }
 
-ExpectedSums ForwardCall::ExpectedOf(int row_begin, int row_end) const {
+ExpectedSums ConnectionCall::ExpectedOf(int row_begin, int row_end) const {
   return {shards_, row_end - row_begin, request_->hidden_size(), request_->output_dtype()};
 }
 
-bool ForwardCall::AddPart(int row_begin, int row_end, ForwardReply part) {
+bool ConnectionCall::AddPart(int row_begin, int row_end, ForwardReply part) {
   if (!part.status.ok()) {
     Answer(std::move(part));
     return false;
@@ -40,7 +40,7 @@ bool ForwardCall::AddPart(int row_begin, int row_end, ForwardReply part) {
   return true;
 }
 
-void ForwardCall::MergeLocked(int row_begin, ForwardReply part) {
+void ConnectionCall::MergeLocked(int row_begin, ForwardReply part) {
   const size_t row_bytes =
       static_cast<size_t>(request_->hidden_size()) * DTypeBytes(request_->output_dtype());
   if (reply_.sums.empty()) {
@@ -58,13 +58,13 @@ void ForwardCall::MergeLocked(int row_begin, ForwardReply part) {
   reply_.non_finite_tokens += part.non_finite_tokens;
 }
 
-void ForwardCall::Fail(const absl::Status& status) {
+void ConnectionCall::Fail(const absl::Status& status) {
   ForwardReply reply;
   reply.status = status;
   Answer(std::move(reply));
 }
 
-void ForwardCall::Answer(ForwardReply reply) {
+void ConnectionCall::Answer(ForwardReply reply) {
   WorkerConnection::DoneCallback done;
   {
     absl::MutexLock lock(&mutex_);
@@ -80,7 +80,7 @@ void ForwardCall::Answer(ForwardReply reply) {
   state_ = State::kOver;
 }
 
-void ForwardCall::Abandon() {
+void ConnectionCall::Abandon() {
   absl::MutexLock lock(&mutex_);
   if (state_ == State::kPending) {
     state_ = State::kOver;
