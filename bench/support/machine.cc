@@ -57,7 +57,8 @@ std::vector<NamedLoops> LoopsOf(const CpuFeatures& features) {
           {"avx2", features.avx2_fma, PeakLoopsAvx2},
           {"avx512", features.avx512, PeakLoopsAvx512},
           {"avx512vnni", features.avx512_vnni, PeakLoopsAvx512Vnni},
-          {"avx512bf16", features.avx512_bf16, PeakLoopsAvx512Bf16}};
+          {"avx512bf16", features.avx512_bf16, PeakLoopsAvx512Bf16},
+          {"amx", features.amx_int8 && features.amx_bf16, PeakLoopsAmx}};
 }
 
 double Of(const IsaPeak& peak, Arithmetic arithmetic) {

@@ -26,6 +26,7 @@ PeakLoops PeakLoopsAvx2();
 PeakLoops PeakLoopsAvx512();
 PeakLoops PeakLoopsAvx512Vnni();
 PeakLoops PeakLoopsAvx512Bf16();
+PeakLoops PeakLoopsAmx();
 
 // Reads `bytes` (a multiple of 256, 64-byte aligned) once, ascending, as one stream.
 uint32_t ReadStreamScalar(const uint8_t* data, size_t bytes);

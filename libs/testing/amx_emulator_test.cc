@@ -441,6 +441,11 @@ TEST_F(AmxEmulatorTest, Bf16FlushesSubnormalInputsAndResults) {
   EXPECT_EQ(OneElement<Bf16>(std::bit_cast<float>(0x00000001u), {0, 0}, {0, 0}), 0.0f);
   EXPECT_EQ(OneElement<Bf16>(0, {0x0080, 0}, {0x3f00, 0}), 0.0f);  // 2^-127
   EXPECT_EQ(OneElement<Bf16>(0, {0x0080, 0}, {0x3f80, 0}), 0x1p-126f);
+  // 1.5 x 2^-126 - 2^-126: as the last sum, and within a chain, where 2^-126 is added once more.
+  EXPECT_EQ(OneElement<Bf16>(0x1.8p-126f, {0x8080, 0}, {0x3f80, 0}), 0.0f);
+  EXPECT_EQ(
+      OneElement<Bf16>(0, {0x00c0, 0, 0x8080, 0, 0x0080, 0}, std::vector<uint16_t>(6, 0x3f80)),
+      0x1p-126f);
   const float minus_zero = OneElement<Bf16>(-0.0f, {0x8080, 0x8000}, {0x3f00, 0x3f80});
   EXPECT_EQ(std::bit_cast<uint32_t>(minus_zero), 0x00000000u);  // 0 + -0 rounds to +0 in the chain
 }

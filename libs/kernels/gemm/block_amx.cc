@@ -102,13 +102,16 @@ inline void MultiplyBlock(const UnpackedBlock<kFormat>* weights, size_t panels, 
   }
 }
 
+// Sums of the activations of one row by scale group; beyond the block's groups they mean nothing.
 template <BlockFormat kFormat>
-inline void SumActivations(const uint8_t* records, size_t stride, size_t rows, size_t scales,
-                           BlockSums<kFormat>& sums) {
-  for (size_t r = 0; r < rows; ++r) {
-    for (size_t j = 0; j < scales; ++j) {
-      sums.activations[r][j] = static_cast<float>(GroupSum<kFormat>(records + r * stride, j));
-    }
+inline void LoadActivationSums(const uint8_t* record, size_t scales, float* to) {
+  if constexpr (kFormat.group == 16) {
+    _mm512_store_ps(to, _mm512_cvtepi32_ps(_mm512_loadu_si512(record + kActivationSums16)));
+  } else if constexpr (kFormat.group == 32) {
+    const auto* sums = reinterpret_cast<const __m256i*>(record + kActivationSums32);
+    _mm256_store_ps(to, _mm256_cvtepi32_ps(_mm256_loadu_si256(sums)));
+  } else {
+    for (size_t j = 0; j < scales; ++j) to[j] = static_cast<float>(GroupSum<kFormat>(record, j));
   }
 }
 
@@ -160,8 +163,10 @@ inline void RunPanelBlock(AmxBlock block, int rows, size_t panels, const BlockVi
     MultiplyBlock<kFormat>(weights, panels, scales, block.activations, block.activation_stride,
                            sums);
     if constexpr (kFormat.min != MinCoding::kNone) {
-      SumActivations<kFormat>(block.activations, block.activation_stride,
-                              static_cast<size_t>(block.rows), scales, sums);
+      for (size_t r = 0; r < static_cast<size_t>(block.rows); ++r) {
+        LoadActivationSums<kFormat>(block.activations + r * block.activation_stride, scales,
+                                    sums.activations[r]);
+      }
     }
     for (size_t p = 0; p < panels; ++p) AddScaled<kFormat>(weights[p], sums, p, scales, block);
     block.activations += kTileRows * block.activation_stride;
