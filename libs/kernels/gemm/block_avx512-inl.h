@@ -5,9 +5,9 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "libs/kernels/gemm/block_kernel_list-inl.h"
 #include "libs/kernels/gemm/block_layout-inl.h"
 #include "libs/kernels/gemm/micro_kernel.h"
+#include "libs/kernels/gemm/row_cursor-inl.h"
 
 // Block-quantised weights times int8 activations in AVX-512: a zmm is one quad (4 k) of a panel's
 // 16 output rows. Dot is the one instruction set's sum of u8 x s8 products:
@@ -17,9 +17,11 @@
 namespace atelier {
 namespace {
 
-constexpr int kBlockRows = 8;  // their sums, parts and four quads of codes fill the registers
-// Activation rows that stay in L2 while all panels pass over them.
-constexpr size_t kBlockChunkBytes = 256 * 1024;
+constexpr size_t kBlockRows = 8;  // their sums, parts and four quads of codes fill the registers
+// Rows that meet a panel while it is in the cache.
+constexpr size_t kMaxBlockChunk = 64;
+// As kMinPrefetchRows of panel_loop-inl.h.
+constexpr size_t kMinBlockPrefetchRows = 3;
 
 template <BlockFormat kFormat>
 constexpr int kMaxCode = kFormat.table == CodeTable::kIq4Nl ? 241 : (1 << kFormat.bits) - 1;
@@ -167,112 +169,189 @@ inline int32_t GroupSum(const uint8_t* record, size_t j) {
   return sum;
 }
 
-// What kRows rows have in one block, before the scale of their activations.
-template <typename Dot, BlockFormat kFormat, int kRows>
-inline void AddGroup(const BlockView& block, size_t j, const uint8_t* records, size_t stride,
-                     __m512 parts[kRows]) {
-  constexpr size_t kHalves = static_cast<size_t>(kFormat.group) / 16;
-  __m512i sums[kRows];
-#pragma GCC unroll 8
-  for (size_t r = 0; r < kRows; ++r) {
-    sums[r] = kFormat.zero_shift == 0
-                  ? _mm512_setzero_si512()
-                  : _mm512_set1_epi32(
-                        -(GroupSum<kFormat>(records + r * stride, j) * (1 << kFormat.zero_shift)));
-  }
-#pragma GCC unroll 2
-  for (size_t i = 0; i < kHalves; ++i) {
-    const size_t half = j * kHalves + i;
-    __m512i quads[4];
+// The weights of a block as they are in the panel, unpacked where they are used.
+template <BlockFormat kFormat>
+struct PackedSource {
+  static constexpr size_t kLines = BlockBytes(kFormat, kGroupsPerBlock) / 64;
+  static constexpr size_t kLinesPerScale =
+      (kLines + NumScales(kFormat, kGroupsPerBlock) - 1) / NumScales(kFormat, kGroupsPerBlock);
+
+  BlockView block;
+  const uint8_t* prefetch;  // the block to ask for meanwhile, or null
+
+  void Quads(size_t half, __m512i quads[4]) const {
     UnpackHalf<kFormat.bits>(block.codes + half / 2 * GroupCodeBytes(kFormat), half % 2, quads);
 #pragma GCC unroll 4
-    for (size_t q = 0; q < 4; ++q) {
-      const __m512i codes = LookUp<kFormat.table>(quads[q]);
-#pragma GCC unroll 8
-      for (size_t r = 0; r < kRows; ++r) {
-        const __m512i activations =
-            _mm512_set1_epi32(LoadInt(records + r * stride + half * 16 + q * 4));
-        sums[r] = Dot::template Add<kMaxCode<kFormat>>(sums[r], codes, activations);
-      }
+    for (size_t q = 0; q < 4; ++q) quads[q] = LookUp<kFormat.table>(quads[q]);
+  }
+  __m512 Scales(size_t j) const { return ScalesOf<kFormat>(block, j); }
+  __m512 Mins(size_t j, __m512 scales) const { return MinsOf<kFormat>(block, j, scales); }
+  void Prefetch(size_t j) const {
+    if (prefetch == nullptr) return;
+#pragma GCC unroll 4
+    for (size_t i = 0; i < kLinesPerScale; ++i) {
+      _mm_prefetch(prefetch + (j * kLinesPerScale + i) * 64, _MM_HINT_T1);
     }
-  }
-  const __m512 scales = ScalesOf<kFormat>(block, j);
-  const __m512 mins = MinsOf<kFormat>(block, j, scales);
-#pragma GCC unroll 8
-  for (size_t r = 0; r < kRows; ++r) {
-    parts[r] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(sums[r]), scales, parts[r]);
-    if constexpr (kFormat.min != MinCoding::kNone) {
-      const float sum = static_cast<float>(GroupSum<kFormat>(records + r * stride, j));
-      parts[r] = _mm512_fmadd_ps(_mm512_set1_ps(sum), mins, parts[r]);
-    }
-  }
-}
-
-// kRows rows times one panel.
-template <typename Dot, BlockFormat kFormat, int kRows>
-inline void ComputePanel(const MicroKernelArgs& args, const uint8_t* panel, size_t first_row,
-                         float* out) {
-  const size_t k = static_cast<size_t>(args.k);
-  const uint8_t* records = args.activations + first_row * args.activation_stride;
-  __m512 totals[kRows];
-#pragma GCC unroll 8
-  for (size_t r = 0; r < kRows; ++r) totals[r] = _mm512_setzero_ps();
-  for (size_t b = 0; b * kBlockK < k; ++b, records += kActivationBlockBytes) {
-    const size_t groups = GroupsOfBlock(k, b);
-    const BlockView block{panel, panel + HeaderBytes(kFormat, groups), groups, args.bf16_scales};
-    __m512 parts[kRows];
-#pragma GCC unroll 8
-    for (size_t r = 0; r < kRows; ++r) parts[r] = _mm512_setzero_ps();
-    for (size_t j = 0; j < NumScales(kFormat, groups); ++j) {
-      AddGroup<Dot, kFormat, kRows>(block, j, records, args.activation_stride, parts);
-    }
-#pragma GCC unroll 8
-    for (size_t r = 0; r < kRows; ++r) {
-      float scale;
-      __builtin_memcpy(&scale, records + r * args.activation_stride + kActivationScale,
-                       sizeof(scale));
-      totals[r] = _mm512_fmadd_ps(parts[r], _mm512_set1_ps(scale), totals[r]);
-    }
-    panel += BlockBytes(kFormat, groups);
-  }
-#pragma GCC unroll 8
-  for (size_t r = 0; r < kRows; ++r) _mm512_storeu_ps(out + r * args.out_stride, totals[r]);
-}
-
-// Blocks of kRows rows while there are enough left, then smaller ones.
-template <typename Dot, BlockFormat kFormat, int kRows>
-inline void ComputeRows(const MicroKernelArgs& args, int panel, size_t begin, size_t end) {
-  const uint8_t* weights = args.panels + static_cast<size_t>(panel) * args.panel_bytes;
-  float* out = args.out + static_cast<size_t>(panel) * 16;
-  for (; end - begin >= kRows; begin += kRows) {
-    ComputePanel<Dot, kFormat, kRows>(args, weights, begin, out + begin * args.out_stride);
-  }
-  if constexpr (kRows > 1) {
-    if (begin < end) ComputeRows<Dot, kFormat, kRows / 2>(args, panel, begin, end);
-  }
-}
-
-template <typename Dot, BlockFormat kFormat>
-void BlockGemm(const MicroKernelArgs& args) {
-  const size_t rows = static_cast<size_t>(args.rows);
-  size_t chunk = kBlockChunkBytes / args.activation_stride / kBlockRows * kBlockRows;
-  if (chunk < kBlockRows) chunk = kBlockRows;
-  for (size_t begin = 0; begin < rows; begin += chunk) {
-    const size_t end = rows - begin < chunk ? rows : begin + chunk;
-    for (int panel = 0; panel < args.num_panels; ++panel) {
-      ComputeRows<Dot, kFormat, kBlockRows>(args, panel, begin, end);
-    }
-  }
-}
-
-// For AllBlockKernels.
-template <typename Dot>
-struct BlockIsa {
-  template <BlockFormat kFormat>
-  static void Gemm(const MicroKernelArgs& args) {
-    BlockGemm<Dot, kFormat>(args);
   }
 };
+
+// Rows of activations at their records of one block, and their results so far.
+struct BlockRows {
+  const uint8_t* records;
+  size_t stride;
+  float (*totals)[16];
+};
+
+// Sums of the activations of kRows rows by scale group: what sums of products start from, and what
+// mins multiply. Group j is at lane j * kLaneStep.
+template <BlockFormat kFormat, size_t kRows>
+struct GroupSums {
+  static constexpr size_t kLaneStep = kFormat.group <= 32 ? 1 : kFormat.group / 32;
+
+  alignas(64) int32_t starts[kRows][16];
+  alignas(64) float sums[kRows][16];
+
+  static __m512i Load(const uint8_t* record) {
+    if constexpr (kFormat.group == 16) return _mm512_loadu_si512(record + kActivationSums16);
+    __m512i sums = _mm512_loadu_si512(record + kActivationSums32);
+    if (kFormat.group >= 64) sums = _mm512_add_epi32(sums, _mm512_srli_epi64(sums, 32));
+    if (kFormat.group == 128) {
+      sums = _mm512_add_epi32(sums, _mm512_shuffle_epi32(sums, _MM_PERM_BADC));
+    }
+    return sums;
+  }
+
+  explicit GroupSums(const RowCursor<kRows>& records) {
+    for (size_t r = 0; r < kRows; ++r) {
+      const __m512i loaded = Load(records.At(r));
+      if (kFormat.zero_shift != 0) {
+        const __m512i zeros = _mm512_slli_epi32(loaded, kFormat.zero_shift);
+        _mm512_store_si512(starts[r], _mm512_sub_epi32(_mm512_setzero_si512(), zeros));
+      }
+      if (kFormat.min != MinCoding::kNone) _mm512_store_ps(sums[r], _mm512_cvtepi32_ps(loaded));
+    }
+  }
+
+  __m512i Start(size_t row, size_t lane) const {
+    return kFormat.zero_shift == 0 ? _mm512_setzero_si512() : _mm512_set1_epi32(starts[row][lane]);
+  }
+  __m512 AddScaled(__m512i dots, __m512 scales, __m512 mins, size_t row, size_t lane,
+                   __m512 part) const {
+    part = _mm512_fmadd_ps(_mm512_cvtepi32_ps(dots), scales, part);
+    if constexpr (kFormat.min == MinCoding::kNone) return part;
+    return _mm512_fmadd_ps(_mm512_set1_ps(sums[row][lane]), mins, part);
+  }
+};
+
+// Adds what a row has in the block to its result.
+inline void AddTotal(const BlockRows& rows, size_t row, __m512 part, float* total) {
+  float scale;
+  __builtin_memcpy(&scale, rows.records + row * rows.stride + kActivationScale, sizeof(scale));
+  _mm512_store_ps(total, _mm512_fmadd_ps(part, _mm512_set1_ps(scale), _mm512_load_ps(total)));
+}
+
+// Scale group j: adds its products, scaled, to the parts of the rows, whose cursor is at the
+// group's first code.
+template <typename Dot, BlockFormat kFormat, size_t kRows>
+inline void AddGroup(const PackedSource<kFormat>& weights, size_t j,
+                     const GroupSums<kFormat, kRows>& activations, RowCursor<kRows>& codes,
+                     __m512 parts[kRows]) {
+  constexpr size_t kHalves = static_cast<size_t>(kFormat.group) / 16;
+  const size_t lane = j * GroupSums<kFormat, kRows>::kLaneStep;
+  __m512i dots[kRows];
+#pragma GCC unroll 8
+  for (size_t r = 0; r < kRows; ++r) dots[r] = activations.Start(r, lane);
+#pragma GCC unroll 2
+  for (size_t i = 0; i < kHalves; ++i) {
+    __m512i quads[4];
+    weights.Quads(j * kHalves + i, quads);
+#pragma GCC unroll 8
+    for (size_t r = 0; r < kRows; ++r) {
+      const uint8_t* row = codes.At(r);
+      asm("" : "+r"(row));  // or each sum of a stride and an offset gets a register
+#pragma GCC unroll 4
+      for (size_t q = 0; q < 4; ++q) {
+        const __m512i broadcast = _mm512_set1_epi32(LoadInt(row + q * 4));
+        dots[r] = Dot::template Add<kMaxCode<kFormat>>(dots[r], quads[q], broadcast);
+      }
+    }
+    codes.Advance(16);
+  }
+  weights.Prefetch(j);
+  const __m512 scales = weights.Scales(j);
+  const __m512 mins = weights.Mins(j, scales);
+#pragma GCC unroll 8
+  for (size_t r = 0; r < kRows; ++r) {
+    parts[r] = activations.AddScaled(dots[r], scales, mins, r, lane, parts[r]);
+  }
+}
+
+// kRows rows times one block of a panel.
+template <typename Dot, BlockFormat kFormat, size_t kRows>
+inline void AddBlock(const PackedSource<kFormat>& weights, size_t groups, const BlockRows& rows) {
+  RowCursor<kRows> codes(rows.records, rows.stride);
+  const GroupSums<kFormat, kRows> activations(codes);
+  __m512 parts[kRows];
+#pragma GCC unroll 8
+  for (size_t r = 0; r < kRows; ++r) parts[r] = _mm512_setzero_ps();
+  for (size_t j = 0; j < NumScales(kFormat, groups); ++j) {
+    AddGroup<Dot, kFormat, kRows>(weights, j, activations, codes, parts);
+  }
+#pragma GCC unroll 8
+  for (size_t r = 0; r < kRows; ++r) AddTotal(rows, r, parts[r], rows.totals[r]);
+}
+
+// Exactly `count` <= kRows rows.
+template <typename Dot, BlockFormat kFormat, size_t kRows>
+inline void AddRows(const PackedSource<kFormat>& weights, size_t groups, const BlockRows& rows,
+                    size_t count) {
+  if constexpr (kRows > 1) {
+    if (count < kRows) {
+      return AddRows<Dot, kFormat, kRows - 1>(weights, groups, rows, count);
+    }
+  }
+  AddBlock<Dot, kFormat, kRows>(weights, groups, rows);
+}
+
+// `count` rows times one block of a panel, in blocks of rows of nearly equal size; the first asks
+// for the next panel.
+template <typename Dot, BlockFormat kFormat>
+inline void RunBlock(PackedSource<kFormat> weights, BlockRows rows, size_t count) {
+  const size_t blocks = (count + kBlockRows - 1) / kBlockRows;
+  for (size_t i = 0; i < blocks; ++i) {
+    const size_t size = count * (i + 1) / blocks - count * i / blocks;
+    AddRows<Dot, kFormat, kBlockRows>(weights, weights.block.groups, rows, size);
+    rows.records += size * rows.stride;
+    rows.totals += size;
+    weights.prefetch = nullptr;
+  }
+}
+
+// At most kMaxBlockChunk rows, from the record of their first block on.
+struct PanelRows {
+  const uint8_t* records;
+  size_t count;
+};
+
+template <typename Dot, BlockFormat kFormat>
+inline void RunPanel(const MicroKernelArgs& args, const PanelRows& rows, const uint8_t* panel,
+                     bool prefetch, float* out) {
+  const size_t k = static_cast<size_t>(args.k);
+  // Beside each other, where the rows of the result may share sets of the cache.
+  alignas(64) float totals[kMaxBlockChunk][16];
+  for (size_t r = 0; r < rows.count; ++r) _mm512_store_ps(totals[r], _mm512_setzero_ps());
+  const uint8_t* records = rows.records;
+  for (size_t b = 0; b * kBlockK < k; ++b, records += kActivationBlockBytes) {
+    const size_t groups = GroupsOfBlock(k, b);
+    const BlockView view{panel, panel + HeaderBytes(kFormat, groups), groups, args.bf16_scales};
+    RunBlock<Dot, kFormat>({view, prefetch ? panel + args.panel_bytes : nullptr},
+                           {records, args.activation_stride, totals}, rows.count);
+    panel += BlockBytes(kFormat, groups);
+  }
+  for (size_t r = 0; r < rows.count; ++r) {
+    _mm512_storeu_ps(out + r * args.out_stride, _mm512_load_ps(totals[r]));
+  }
+}
 
 }  // namespace
 }  // namespace atelier

@@ -3,7 +3,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "libs/kernels/gemm/block_avx512-inl.h"
+#include "libs/kernels/gemm/block_pair_avx512-inl.h"
 #include "libs/kernels/gemm/micro_kernel.h"
 
 namespace atelier {
