@@ -119,13 +119,8 @@ class TbbNodeArena final : public NodeArena {
   }
 
   absl::StatusOr<std::unique_ptr<NodeMemory>> Allocate(size_t bytes) override {
-    if (bytes == 0) return absl::InvalidArgumentError("bytes=0: nothing to allocate");
-    ATELIER_ASSIGN_OR_RETURN(std::unique_ptr<NodeMemory> memory, MapMemory(bytes));
-    if (bind_memory_) {
-      const absl::Status bound = BindToNode(*memory, node_.id);
-      if (!bound.ok()) on_binding_refused_(bound);
-    }
-    return memory;
+    return AllocateOnNode({bytes, bind_memory_ ? node_.id : -1}, MemorySystem::Real(),
+                          [this](const absl::Status& status) { on_binding_refused_(status); });
   }
 
  private:

@@ -47,8 +47,8 @@ class NodeArena {
   // all are done. The calling thread takes part. `body` may not throw. Allocates nothing of note;
   // costs microseconds, so give each index more work than that.
   virtual void ParallelFor(int64_t count, const std::function<void(int64_t)>& body) = 0;
-  // On huge pages where the system gives them (transparently), bound to the node. INVALID_ARGUMENT
-  // for no bytes; RESOURCE_EXHAUSTED with the size when the kernel refuses.
+  // On huge pages where the system has them (reserved ones, else transparent), bound to the node.
+  // INVALID_ARGUMENT for no bytes; RESOURCE_EXHAUSTED with the size when the kernel refuses.
   virtual absl::StatusOr<std::unique_ptr<NodeMemory>> Allocate(size_t bytes) = 0;
 };
 

@@ -1,19 +1,41 @@
 #pragma once
 
 #include <cstddef>
+#include <functional>
 #include <memory>
+#include <string>
 
 #include "absl/status/statusor.h"
 #include "libs/numa/node_arena.h"
 
 namespace atelier {
 
-// Maps zeroed pages. From one huge page on the block is aligned to, and advised for, huge pages.
-// RESOURCE_EXHAUSTED with the size when the kernel refuses. REQUIRES: bytes > 0.
-absl::StatusOr<std::unique_ptr<NodeMemory>> MapMemory(size_t bytes);
+// The system behind AllocateOnNode; tests put refusals in its place. The calls return what the
+// system calls do and leave errno.
+struct MemorySystem {
+  std::string root = "/";                                       // of /sys
+  std::function<void*(size_t bytes, int flags)> map;            // mmap, private and anonymous
+  std::function<int(void* data, size_t bytes)> populate;        // madvise(MADV_POPULATE_WRITE)
+  std::function<int(void* data, size_t bytes, int node)> bind;  // mbind to the node alone
 
-// Binds pages that were not touched yet to the node. UNAVAILABLE with the system's reason when the
-// memory policy is refused (containers often forbid it).
-absl::Status BindToNode(NodeMemory& memory, int numa_node);
+  static MemorySystem Real();
+};
+
+struct NodeBytes {
+  size_t bytes = 0;
+  int bind_node = -1;  // -1 = wherever the kernel likes
+};
+
+// Zeroed memory: on huge pages that the administrator reserved (vm.nr_hugepages) where enough of
+// them are free, on the node if it is bound; else on ordinary pages, from one huge page on aligned
+// to and advised for transparent huge ones. A refused binding goes to `binding_refused`, and the
+// memory is given anyway. INVALID_ARGUMENT for no bytes, RESOURCE_EXHAUSTED with the size when the
+// kernel refuses.
+absl::StatusOr<std::unique_ptr<NodeMemory>> AllocateOnNode(
+    const NodeBytes& wanted, const MemorySystem& system,
+    const std::function<void(const absl::Status&)>& binding_refused);
+
+// Huge pages of 2 MiB that are reserved and free, on a node (-1 = on all).
+int64_t FreeHugePages(int node, const std::string& root);
 
 }  // namespace atelier

@@ -11,6 +11,7 @@
 #include "libs/base/status_macros.h"
 #include "libs/base/version.h"
 #include "libs/kernels/cpu_features.h"
+#include "libs/numa/huge_pages.h"
 #include "libs/numa/topology.h"
 #include "services/expert-worker/shard_plan.h"
 
@@ -142,6 +143,7 @@ absl::Status Worker::LoadAndServe() {
   ATELIER_ASSIGN_OR_RETURN(store_,
                            ExpertStore::Load(*checkpoint_, loading, *arena_, clock_, logger_));
   metrics_.weight_bytes.Set(static_cast<double>(store_->bytes()));
+  LogHugePages(HugePageUse::Read(), store_->bytes(), logger_);
   executor_ = CreateExecutor(*store_, *kernels_, *arena_);
   service_->Serve(*executor_, [this] { arena_->BindCallingThread(); });
   logger_.Info("worker_serving",
