@@ -1,10 +1,12 @@
 #include "bench/support/ffn_options.h"
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "libs/base/status_macros.h"
+#include "libs/kernels/kernel_table.h"
 
 namespace atelier {
 namespace {
@@ -79,6 +81,25 @@ absl::StatusOr<std::vector<RoutingKind>> ParseRoutings(const std::vector<std::st
   return kinds;
 }
 
+// Those of the kernel table, in its order, and "best".
+std::vector<std::string> IsaNames() {
+  std::vector<std::string> names = {"best"};
+  for (const KernelEntry& entry : KernelTable::Candidates()) {
+    if (!absl::c_linear_search(names, entry.isa)) names.push_back(entry.isa);
+  }
+  return names;
+}
+
+absl::Status CheckIsas(const std::vector<std::string>& wanted) {
+  const std::vector<std::string> known = IsaNames();
+  for (const std::string& isa : wanted) {
+    if (absl::c_linear_search(known, isa)) continue;
+    return absl::InvalidArgumentError(
+        absl::StrCat("--isa=", isa, ": must be of ", absl::StrJoin(known, ", ")));
+  }
+  return absl::OkStatus();
+}
+
 constexpr int kMaxThreads = 4096;
 constexpr int kMaxRows = 1 << 16;
 
@@ -86,6 +107,7 @@ constexpr int kMaxRows = 1 << 16;
 
 absl::Status FfnOptions::Validate() const {
   ATELIER_RETURN_IF_ERROR(ParseMethods(methods).status());
+  ATELIER_RETURN_IF_ERROR(CheckIsas(isas));
   ATELIER_RETURN_IF_ERROR(ParseNumbers("rows", rows, kMaxRows).status());
   ATELIER_RETURN_IF_ERROR(ParseNumbers("threads", threads, kMaxThreads).status());
   ATELIER_RETURN_IF_ERROR(ParseShapes(shapes).status());
