@@ -37,4 +37,19 @@ inline float Float16ToFloat(uint16_t half) {
   return std::bit_cast<float>(sign | ((exponent + 112u) << 23) | (mantissa << 13));
 }
 
+// To the nearest binary16, ties to even; a NaN stays a (quiet) NaN, overflow becomes infinity.
+inline uint16_t ToFloat16(float value) {
+  const uint32_t bits = std::bit_cast<uint32_t>(value);
+  const uint16_t sign = static_cast<uint16_t>(bits >> 16 & 0x8000u);
+  const uint32_t magnitude = bits & 0x7fffffffu;
+  if (magnitude > 0x7f800000u) return static_cast<uint16_t>(sign | 0x7e00u);
+  if (magnitude >= 0x477ff000u) return static_cast<uint16_t>(sign | 0x7c00u);  // from 65520 on
+  if (magnitude < 0x38800000u) {  // subnormal: adding 2^-1 leaves units of 2^-24 in the low bits
+    const float shifted = std::bit_cast<float>(magnitude) + 0.5f;
+    return static_cast<uint16_t>(sign | (std::bit_cast<uint32_t>(shifted) - 0x3f000000u));
+  }
+  const uint32_t rounded = magnitude + 0xfffu + (magnitude >> 13 & 1u);
+  return static_cast<uint16_t>(sign | ((rounded >> 13) - (112u << 10)));
+}
+
 }  // namespace atelier

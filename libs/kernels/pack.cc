@@ -7,8 +7,10 @@
 #include "absl/strings/str_cat.h"
 #include "libs/base/check.h"
 #include "libs/base/checked_math.h"
+#include "libs/kernels/block_pack.h"
 #include "libs/kernels/gemm/block_layout-inl.h"
 #include "libs/kernels/int8_codes.h"
+#include "libs/kernels/quantizer.h"
 
 namespace atelier {
 namespace {
@@ -34,23 +36,6 @@ void ReadRow(const uint8_t* at, int k, Convert convert, float* out) {
   }
 }
 
-void ReadSourceRow(const WeightSource& source, int row, int k, float* out) {
-  const uint8_t* data = static_cast<const uint8_t*>(source.data);
-  const size_t offset = static_cast<size_t>(row) * source.row_stride;
-  switch (source.dtype) {
-    case DType::kBF16:
-      return ReadRow<uint16_t>(
-          data + offset * 2, k, [](uint16_t bits) { return ToFloat(BFloat16{bits}); }, out);
-    case DType::kF16:
-      return ReadRow<uint16_t>(data + offset * 2, k, Float16ToFloat, out);
-    case DType::kF32:
-      return ReadRow<uint32_t>(
-          data + offset * 4, k, [](uint32_t bits) { return std::bit_cast<float>(bits); }, out);
-    default:
-      ATELIER_CHECK(false && "PackMatrix reads BF16, F16 and F32");
-  }
-}
-
 // The row of a panel, contiguous and in the method's element type, before it is interleaved.
 class RowEncoder {
  public:
@@ -63,7 +48,7 @@ class RowEncoder {
 
   // Returns the scale (1 for methods without).
   float Encode(const WeightSource& source, int row) {
-    ReadSourceRow(source, row, k_, values_.data());
+    ReadWeights(source, row, 0, k_, values_.data());
     if (method_ == Method::kBF16) {
       for (size_t i = 0; i < values_.size(); ++i) {
         const BFloat16 value = ToBFloat16(values_[i]);
@@ -95,6 +80,23 @@ class RowEncoder {
 };
 
 }  // namespace
+
+void ReadWeights(const WeightSource& source, int row, int column, int count, float* out) {
+  const uint8_t* data = static_cast<const uint8_t*>(source.data);
+  const size_t offset = static_cast<size_t>(row) * source.row_stride + static_cast<size_t>(column);
+  switch (source.dtype) {
+    case DType::kBF16:
+      return ReadRow<uint16_t>(
+          data + offset * 2, count, [](uint16_t bits) { return ToFloat(BFloat16{bits}); }, out);
+    case DType::kF16:
+      return ReadRow<uint16_t>(data + offset * 2, count, Float16ToFloat, out);
+    case DType::kF32:
+      return ReadRow<uint32_t>(
+          data + offset * 4, count, [](uint32_t bits) { return std::bit_cast<float>(bits); }, out);
+    default:
+      ATELIER_CHECK(false && "weights are read from BF16, F16 and F32");
+  }
+}
 
 absl::Status ValidatePackedShape(Method method, int n, int k) {
   const int multiple = KMultiple(method);
@@ -156,6 +158,10 @@ PackedMatrix PackedMatrixAt(Method method, int n, int k, const uint8_t* block) {
 void PackMatrix(const WeightSource& source, Method method, int n, int k, int panel_begin,
                 int panel_end, uint8_t* block) {
   ATELIER_CHECK(ValidatePackedShape(method, n, k).ok());
+  if (BlockFormatOf(method) != nullptr) {
+    const QuantizingSource codes(source, method);
+    return PackQuantMatrix(codes, method, n, k, panel_begin, panel_end, block);
+  }
   const size_t panel_bytes = PanelBytes(method, k);
   float* scales = method == Method::kINT8
                       ? reinterpret_cast<float*>(block + PackedDataBytes(method, n, k))

@@ -82,11 +82,15 @@ struct WeightSource {
   size_t row_stride = 0;       // elements
 };
 
-// BF16 and INT8: packs (and for INT8 quantises: symmetric, scale = amax / 127 per output row, round
-// to nearest even) n rows of k columns into `block` of PackedMatrixBytes(). Panels [panel_begin,
-// panel_end) only, so that threads can share one matrix. A NaN or infinity in an INT8 row makes
-// that row's scale, and so its outputs, NaN. REQUIRES: block is 64-byte aligned; source covers [n,
-// k]; ValidatePackedShape.
+// Elements (row, column) … (row, column + count - 1) as floats, exactly.
+void ReadWeights(const WeightSource& source, int row, int column, int count, float* out);
+
+// BF16, INT8 and the methods of CanQuantizeTo() (quantizer.h): packs (and for INT8 quantises:
+// symmetric, scale = amax / 127 per output row, round to nearest even; for the others as
+// QuantizingSource says) n rows of k columns into `block` of PackedMatrixBytes(). Panels
+// [panel_begin, panel_end) only, so that threads can share one matrix. A NaN or infinity in an INT8
+// row makes that row's scale, and so its outputs, NaN. REQUIRES: block is 64-byte aligned; source
+// covers [n, k]; ValidatePackedShape.
 void PackMatrix(const WeightSource& source, Method method, int n, int k, int panel_begin,
                 int panel_end, uint8_t* block);
 

@@ -18,7 +18,7 @@ class RandomQuantSource final : public QuantSource {
 
   void Read(int row, int column, int count, QuantBlock& out) const override {
     const int group = format_.group;
-    QuantBlock block;
+    QuantBlock block{};
     for (int i = 0; i < count; ++i) {
       const int from = (column + i) % 256;
       if (i == 0 || from == 0) Fill(row, (column + i) / 256, block);
@@ -93,7 +93,7 @@ class RandomQuantSource final : public QuantSource {
       case ScaleCoding::kHalf:
         return F16(block.half_scales[j]);
       case ScaleCoding::kE8M0:
-        return std::ldexp(0.5, block.exponents[j] - 127);
+        return block.exponents[j] == 255 ? std::nan("") : std::ldexp(0.5, block.exponents[j] - 127);
       case ScaleCoding::kSuperU:
       case ScaleCoding::kSuperNibble:
         return F16(block.super) * block.sub_scales[j];
