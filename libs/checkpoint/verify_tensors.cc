@@ -2,8 +2,11 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
 #include "libs/base/status_macros.h"
 #include "libs/checkpoint/checkpoint.h"
+#include "libs/checkpoint/expert_biases.h"
+#include "libs/checkpoint/quant_matrix.h"
 #include "libs/checkpoint/tensor_list.h"
 
 namespace atelier {
@@ -11,6 +14,13 @@ namespace {
 
 absl::Status RequireAll(const Checkpoint& checkpoint, const std::vector<PromisedTensor>& tensors) {
   for (const PromisedTensor& tensor : tensors) {
+    const absl::string_view name = absl::StripSuffix(tensor.name, ".weight");
+    if (HasQuantMatrix(checkpoint, name)) {
+      return absl::UnimplementedError(
+          absl::StrCat(checkpoint.directory(), ": \"", name, "\" is quantised, and the frontend ",
+                       "of this version computes its own layers (all but the routed experts) only ",
+                       "from BF16, F16 and F32: use a checkpoint that quantises the experts only"));
+    }
     ATELIER_RETURN_IF_ERROR(checkpoint.Require(tensor.name, tensor.shape).status());
   }
   return absl::OkStatus();
@@ -25,10 +35,9 @@ bool HasFusedExperts(const Checkpoint& checkpoint, const std::vector<PromisedTen
 
 absl::Status VerifyExperts(const Checkpoint& checkpoint, int layer) {
   const ModelConfig& config = checkpoint.config();
-  const std::vector<PromisedTensor> fused = ExpertTensorsFused(config, layer);
-  if (HasFusedExperts(checkpoint, fused)) return RequireAll(checkpoint, fused);
   for (int expert = 0; expert < config.moe.num_experts; ++expert) {
-    ATELIER_RETURN_IF_ERROR(RequireAll(checkpoint, ExpertTensorsAlone(config, layer, expert)));
+    ATELIER_RETURN_IF_ERROR(FindExpert(checkpoint, layer, expert).status());
+    ATELIER_RETURN_IF_ERROR(FindExpertBiases(checkpoint, layer, expert).status());
   }
   return absl::OkStatus();
 }
@@ -59,6 +68,19 @@ absl::StatusOr<ExpertTensors> FindFusedExpert(const Checkpoint& checkpoint,
       .down = {Part(down, expert * matrix, {hidden, intermediate}), std::nullopt}};
 }
 
+// Floats, or what the checkpoint has in their place.
+absl::StatusOr<ExpertMatrix> FindMatrix(const Checkpoint& checkpoint,
+                                        const PromisedTensor& floats) {
+  const absl::string_view name = absl::StripSuffix(floats.name, ".weight");
+  if (HasQuantMatrix(checkpoint, name)) {
+    return FindQuantMatrix(checkpoint, name, static_cast<int>(floats.shape[0]),
+                           static_cast<int>(floats.shape[1]));
+  }
+  ExpertMatrix matrix;
+  ATELIER_ASSIGN_OR_RETURN(matrix.tensor, checkpoint.Require(floats.name, floats.shape));
+  return matrix;
+}
+
 }  // namespace
 
 absl::Status VerifyTensors(const Checkpoint& checkpoint, Role role) {
@@ -84,15 +106,19 @@ absl::StatusOr<ExpertTensors> FindExpert(const Checkpoint& checkpoint, int layer
     return absl::InvalidArgumentError(
         absl::StrCat("expert ", expert, " must be from 0 to ", config.moe.num_experts - 1));
   }
+  const std::string layer_experts = absl::StrCat(LayerPrefix(layer), "mlp.experts.");
+  if (HasFusedQuantMatrices(checkpoint, layer_experts)) {
+    return FindFusedQuantExpert(checkpoint, layer_experts, expert);
+  }
   const std::vector<PromisedTensor> fused = ExpertTensorsFused(config, layer);
   if (HasFusedExperts(checkpoint, fused)) {
     return FindFusedExpert(checkpoint, fused, static_cast<size_t>(expert));
   }
   const std::vector<PromisedTensor> alone = ExpertTensorsAlone(config, layer, expert);
   ExpertTensors tensors;
-  ATELIER_ASSIGN_OR_RETURN(tensors.gate.tensor, checkpoint.Require(alone[0].name, alone[0].shape));
-  ATELIER_ASSIGN_OR_RETURN(tensors.up.tensor, checkpoint.Require(alone[1].name, alone[1].shape));
-  ATELIER_ASSIGN_OR_RETURN(tensors.down.tensor, checkpoint.Require(alone[2].name, alone[2].shape));
+  ATELIER_ASSIGN_OR_RETURN(tensors.gate, FindMatrix(checkpoint, alone[0]));
+  ATELIER_ASSIGN_OR_RETURN(tensors.up, FindMatrix(checkpoint, alone[1]));
+  ATELIER_ASSIGN_OR_RETURN(tensors.down, FindMatrix(checkpoint, alone[2]));
   return tensors;
 }
 

@@ -8,6 +8,7 @@
 #include "libs/model/architectures.h"
 #include "libs/model/config_fields.h"
 #include "libs/model/config_limits.h"
+#include "libs/model/read_quantization.h"
 
 namespace atelier {
 namespace {
@@ -26,11 +27,6 @@ absl::Status Unsupported(absl::string_view what, absl::string_view value) {
 // Refuses what would change the results and cannot be computed; a key that is ignored here is one
 // that changes nothing.
 void RefuseUnsupported(const Architecture& row, ConfigFields& fields) {
-  if (const json* quantization = fields.Object({"quantization_config"})) {
-    ConfigFields inner(*quantization, kConfigFile);
-    fields.Fail(Unsupported("quantization_config.quant_method",
-                            inner.String({"quant_method"}, "(not named)")));
-  }
   // use_sliding_window switches the window; where the key is absent the window itself does.
   if (fields.Bool({"use_sliding_window"}, true) && fields.Has({"sliding_window"})) {
     fields.Fail(Unsupported("sliding_window", "(set)"));
@@ -180,6 +176,7 @@ ModelConfig ReadConfig(const Architecture& row, ConfigFields& fields) {
   config.tie_word_embeddings = fields.Bool({"tie_word_embeddings"}, false);
   config.attention = ReadAttention(row, config.hidden_size, fields);
   config.moe = ReadMoe(row, fields);
+  config.quantization = ReadQuantization(fields);
   config.is_moe_layer = ReadMoeLayers(row, config.num_layers, fields);
   if (config.num_moe_layers() < config.num_layers) {
     config.dense_intermediate_size =

@@ -7,6 +7,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "libs/model/activation.h"
+#include "libs/model/quantization.h"
 
 namespace atelier {
 
@@ -65,6 +66,7 @@ struct ModelConfig {
   AttentionConfig attention;
   MoeConfig moe;
   std::vector<bool> is_moe_layer;  // [num_layers]
+  QuantizationConfig quantization;
   // Union of config.json and generation_config.json, in that order, without repeats. Never
   // negative; an id beyond the vocabulary simply never occurs.
   std::vector<int64_t> eos_token_ids;

@@ -3,6 +3,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "libs/testing/status_matchers.h"
@@ -160,7 +161,31 @@ TEST(ParseModelConfig, NamesWhatItCannotCompute) {
   const BadConfig cases[] = {
       {R"({"model_type": "deepseek_v3"})", kUnimplemented, "model_type=deepseek_v3"},
       {R"({"model_type": "deepseek_v3"})", kUnimplemented, "glm4_moe, qwen3_moe"},
-      {R"({"quantization_config": {"quant_method": "fp8"}})", kUnimplemented, "quant_method=fp8"},
+      {R"({"quantization_config": {"quant_method": "aqlm"}})", kUnimplemented, "quant_method=aqlm"},
+      {R"({"quantization_config": {"quant_method": "gptq", "bits": 8, "group_size": 128}})",
+       kUnimplemented, "bits=8"},
+      {R"({"quantization_config": {"quant_method": "gptq", "bits": 4, "group_size": 16}})",
+       kUnimplemented, "group_size=16"},
+      {R"({"quantization_config": {"quant_method": "gptq", "bits": 4, "group_size": 128,
+          "desc_act": true}})",
+       kUnimplemented, "desc_act=true"},
+      {R"({"quantization_config": {"quant_method": "gptq", "bits": 4, "group_size": 128,
+          "checkpoint_format": "marlin"}})",
+       kUnimplemented, "checkpoint_format=marlin"},
+      {R"({"quantization_config": {"quant_method": "awq", "bits": 4, "group_size": 128,
+          "version": "GEMV"}})",
+       kUnimplemented, "version=gemv"},
+      {R"({"quantization_config": {"quant_method": "compressed-tensors",
+          "format": "int-quantized"}})",
+       kUnimplemented, "format=int-quantized"},
+      {R"({"quantization_config": {"quant_method": "compressed-tensors",
+          "format": "pack-quantized", "config_groups": {"group_0": {"weights": {"num_bits": 4,
+          "strategy": "group", "group_size": 128, "actorder": "group"}}}}})",
+       kUnimplemented, "actorder=group"},
+      {R"({"quantization_config": {"quant_method": "compressed-tensors",
+          "format": "pack-quantized", "config_groups": {"a": {"weights": {"num_bits": 4,
+          "group_size": 128}}, "b": {"weights": {"num_bits": 4, "group_size": 32}}}}})",
+       kUnimplemented, "config_groups=(several)"},
       {R"({"quantization_config": {}})", kUnimplemented, "quant_method"},
       {R"({"rope_scaling": {"rope_type": "yarn", "factor": 4}})", kUnimplemented,
        "rope_scaling.rope_type=yarn"},
@@ -246,8 +271,61 @@ TEST(ParseModelConfig, NamesAWrongTypeAndItsValue) {
       {R"({"rope_scaling": "yarn"})", kInvalid, "rope_scaling=\"yarn\" must be an object"},
       {R"({"rope_parameters": {"rope_theta": "big"}})", kInvalid, "rope_parameters: rope_theta"},
       {R"({"quantization_config": true})", kInvalid, "quantization_config"},
+      {R"({"quantization_config": {"quant_method": "gptq", "group_size": 128}})", kInvalid,
+       "required key bits"},
+      {R"({"quantization_config": {"quant_method": "awq", "bits": 4}})", kInvalid, "group_size"},
+      {R"({"quantization_config": {"quant_method": "compressed-tensors",
+          "format": "pack-quantized", "config_groups": {}}})",
+       kInvalid, "config_groups is missing"},
+      {R"({"quantization_config": {"quant_method": "compressed-tensors",
+          "format": "pack-quantized", "config_groups": {"group_0": [4]}}})",
+       kInvalid, "group_0 must be an object"},
+      {R"({"quantization_config": {"quant_method": "compressed-tensors",
+          "format": "pack-quantized", "config_groups": {"group_0": {"weights": null}}}})",
+       kInvalid, "weights is missing"},
   };
   for (const BadConfig& bad : cases) ExpectRefused(TinyQwen3MoeConfig(bad.patch), bad);
+}
+
+// As published: Kimi-K2-Thinking (compressed-tensors), Qwen's GPTQ and AWQ releases, gpt-oss.
+TEST(ParseModelConfig, ReadsHowMatricesAreQuantised) {
+  struct Case {
+    const char* quantization;
+    QuantizationConfig expected;
+  };
+  const Case cases[] = {
+      {R"({"quant_method": "compressed-tensors", "format": "pack-quantized", "config_groups":
+          {"group_0": {"input_activations": null, "targets": ["Linear"], "weights": {"actorder":
+          null, "num_bits": 4, "type": "int", "strategy": "group", "group_size": 32,
+          "symmetric": true}}}, "ignore": ["lm_head", "re:.*self_attn.*"]})",
+       {QuantFormat::kPackedInt4, 32, true, 0}},
+      {R"({"quant_method": "compressed-tensors", "format": "pack-quantized", "config_groups":
+          {"group_0": {"weights": {"num_bits": 4, "type": "int", "strategy": "channel",
+          "group_size": null, "symmetric": false}}}})",
+       {QuantFormat::kPackedInt4, 0, false, 0}},
+      {R"({"quant_method": "compressed-tensors", "format": "mxfp4-pack-quantized"})",
+       {QuantFormat::kPackedMxFp4, 32, true, 0}},
+      {R"({"quant_method": "gptq", "bits": 4, "group_size": 128, "sym": true, "desc_act": false,
+          "damp_percent": 0.01, "model_seqlen": 2048, "static_groups": false})",
+       {QuantFormat::kGptq, 128, true, 1}},
+      {R"({"quant_method": "gptq", "bits": 4, "group_size": -1, "sym": false,
+          "checkpoint_format": "gptq_v2"})",
+       {QuantFormat::kGptq, 0, false, 0}},
+      {R"({"quant_method": "awq", "bits": 4, "group_size": 128, "zero_point": true,
+          "version": "GEMM", "modules_to_not_convert": ["gate"]})",
+       {QuantFormat::kAwq, 128, false, 0}},
+      {R"({"quant_method": "mxfp4", "modules_to_not_convert": ["model.layers.*.self_attn"]})",
+       {QuantFormat::kMxFp4Blocks, 32, true, 0}},
+  };
+  for (const Case& each : cases) {
+    ATELIER_ASSERT_OK_AND_ASSIGN(const ModelConfig config,
+                                 ParseModelConfig(TinyQwen3MoeConfig(absl::StrCat(
+                                     "{\"quantization_config\": ", each.quantization, "}"))));
+    EXPECT_EQ(config.quantization.format, each.expected.format) << each.quantization;
+    EXPECT_EQ(config.quantization.group_size, each.expected.group_size) << each.quantization;
+    EXPECT_EQ(config.quantization.symmetric, each.expected.symmetric) << each.quantization;
+    EXPECT_EQ(config.quantization.zero_offset, each.expected.zero_offset) << each.quantization;
+  }
 }
 
 TEST(ParseModelConfig, RefusesNumbersThatNoModelHas) {

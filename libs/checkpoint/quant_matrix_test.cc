@@ -1,0 +1,383 @@
+#include "libs/checkpoint/quant_matrix.h"
+
+#include <cstring>
+#include <functional>
+#include <map>
+#include <memory>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "libs/checkpoint/tensor_list.h"
+#include "libs/testing/status_matchers.h"
+#include "libs/testing/synthetic_checkpoint.h"
+#include "libs/testing/temp_dir.h"
+
+namespace atelier {
+namespace {
+
+using ::atelier::testing::RawTensor;
+using ::atelier::testing::StatusIs;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+constexpr size_t kHidden = 192;
+constexpr size_t kInner = 128;
+constexpr size_t kGroup = 64;
+constexpr char kExpert[] = "model.layers.0.mlp.experts.1.";
+
+// A matrix as a quantiser made it, before it is laid out for publication.
+struct Made {
+  size_t rows, columns, group;
+  std::vector<uint8_t> codes;      // [rows, columns], 0…15
+  std::vector<uint8_t> zeros;      // [rows, groups], 0…15
+  std::vector<uint16_t> scales;    // [rows, groups]
+  std::vector<uint8_t> exponents;  // [rows, columns / 32]
+  size_t groups() const { return columns / group; }
+};
+
+Made Make(size_t rows, size_t columns, size_t group, uint32_t seed) {
+  std::mt19937 random(seed);
+  Made made{rows, columns, group, {}, {}, {}, {}};
+  for (size_t i = 0; i < rows * columns; ++i) made.codes.push_back(random() & 15);
+  for (size_t i = 0; i < rows * made.groups(); ++i) {
+    made.zeros.push_back(static_cast<uint8_t>(1 + random() % 15));
+    made.scales.push_back(static_cast<uint16_t>(random()));
+  }
+  for (size_t i = 0; i < rows * columns / 32; ++i) {
+    made.exponents.push_back(static_cast<uint8_t>(random()));
+  }
+  return made;
+}
+
+template <typename T>
+RawTensor Tensor(DType dtype, std::vector<int64_t> shape, const std::vector<T>& values) {
+  RawTensor tensor{dtype, std::move(shape), std::string(values.size() * sizeof(T), '\0')};
+  std::memcpy(tensor.data.data(), values.data(), tensor.data.size());
+  return tensor;
+}
+
+// [d0, d1] words, of which `value(i, j, nibble)` gives the eight nibbles.
+RawTensor Words(size_t d0, size_t d1,
+                const std::function<uint32_t(size_t, size_t, size_t)>& value) {
+  std::vector<uint32_t> words;
+  for (size_t i = 0; i < d0; ++i) {
+    for (size_t j = 0; j < d1; ++j) {
+      uint32_t word = 0;
+      for (size_t nibble = 0; nibble < 8; ++nibble) {
+        word |= (value(i, j, nibble) & 15) << (4 * nibble);
+      }
+      words.push_back(word);
+    }
+  }
+  return Tensor(DType::kI32, {static_cast<int64_t>(d0), static_cast<int64_t>(d1)}, words);
+}
+
+using Tensors = std::map<std::string, RawTensor>;
+
+std::vector<uint16_t> Transposed(const Made& made) {
+  std::vector<uint16_t> scales;
+  for (size_t g = 0; g < made.groups(); ++g) {
+    for (size_t o = 0; o < made.rows; ++o) scales.push_back(made.scales[o * made.groups() + g]);
+  }
+  return scales;
+}
+
+int64_t Dim(size_t value) { return static_cast<int64_t>(value); }
+
+// The published layouts, from their descriptions (reference of formats, sections 8.3 to 8.6).
+void AddCompressed(const std::string& name, const Made& m, bool symmetric, Tensors& to) {
+  to[name + ".weight_packed"] = Words(m.rows, m.columns / 8, [&](size_t o, size_t w, size_t j) {
+    return uint32_t{m.codes[o * m.columns + 8 * w + j]};
+  });
+  to[name + ".weight_scale"] = Tensor(DType::kBF16, {Dim(m.rows), Dim(m.groups())}, m.scales);
+  to[name + ".weight_shape"] =
+      Tensor(DType::kI64, {2}, std::vector<int64_t>{Dim(m.rows), Dim(m.columns)});
+  if (symmetric) return;
+  to[name + ".weight_zero_point"] =
+      Words(m.rows / 8, m.groups(), [&](size_t o, size_t g, size_t j) {
+        return uint32_t{m.zeros[(8 * o + j) * m.groups() + g]};
+      });
+}
+
+void AddGptq(const std::string& name, const Made& m, bool symmetric, uint32_t less, Tensors& to) {
+  to[name + ".qweight"] = Words(m.columns / 8, m.rows, [&](size_t w, size_t o, size_t j) {
+    return uint32_t{m.codes[o * m.columns + 8 * w + j]};
+  });
+  to[name + ".qzeros"] = Words(m.groups(), m.rows / 8, [&](size_t g, size_t o, size_t j) {
+    return (symmetric ? 8u : m.zeros[(8 * o + j) * m.groups() + g]) - less;
+  });
+  to[name + ".scales"] = Tensor(DType::kF16, {Dim(m.groups()), Dim(m.rows)}, Transposed(m));
+  std::vector<int32_t> index;
+  for (size_t i = 0; i < m.columns; ++i) index.push_back(static_cast<int32_t>(i / m.group));
+  to[name + ".g_idx"] = Tensor(DType::kI32, {Dim(m.columns)}, index);
+}
+
+void AddAwq(const std::string& name, const Made& m, Tensors& to) {
+  constexpr size_t kOrder[] = {0, 2, 4, 6, 1, 3, 5, 7};
+  to[name + ".qweight"] = Words(m.columns, m.rows / 8, [&](size_t i, size_t o, size_t p) {
+    return uint32_t{m.codes[(8 * o + kOrder[p]) * m.columns + i]};
+  });
+  to[name + ".qzeros"] = Words(m.groups(), m.rows / 8, [&](size_t g, size_t o, size_t p) {
+    return uint32_t{m.zeros[(8 * o + kOrder[p]) * m.groups() + g]};
+  });
+  to[name + ".scales"] = Tensor(DType::kF16, {Dim(m.groups()), Dim(m.rows)}, Transposed(m));
+}
+
+// Two codes a byte, the even one low.
+std::vector<uint8_t> Pairs(const std::vector<uint8_t>& codes) {
+  std::vector<uint8_t> bytes;
+  for (size_t i = 0; i < codes.size(); i += 2) {
+    bytes.push_back(static_cast<uint8_t>(codes[i] | codes[i + 1] << 4));
+  }
+  return bytes;
+}
+
+void AddPackedMxFp4(const std::string& name, const Made& m, Tensors& to) {
+  to[name + ".weight_packed"] =
+      Tensor(DType::kU8, {Dim(m.rows), Dim(m.columns / 2)}, Pairs(m.codes));
+  to[name + ".weight_scale"] = Tensor(DType::kU8, {Dim(m.rows), Dim(m.columns / 32)}, m.exponents);
+}
+
+constexpr char kCompressed[] = R"({"quant_method": "compressed-tensors",
+    "format": "pack-quantized", "config_groups": {"group_0": {"weights": {"num_bits": 4,
+    "type": "int", "strategy": "group", "group_size": 64, "symmetric": true}}}})";
+constexpr char kAsymmetric[] = R"({"quant_method": "compressed-tensors",
+    "format": "pack-quantized", "config_groups": {"group_0": {"weights": {"num_bits": 4,
+    "type": "int", "strategy": "group", "group_size": 64, "symmetric": false}}}})";
+constexpr char kPerRow[] = R"({"quant_method": "compressed-tensors", "format": "pack-quantized",
+    "config_groups": {"group_0": {"weights": {"num_bits": 4, "type": "int",
+    "strategy": "channel", "symmetric": true}}}})";
+constexpr char kGptq[] = R"({"quant_method": "gptq", "bits": 4, "group_size": 64, "sym": false})";
+constexpr char kGptqSymmetric[] =
+    R"({"quant_method": "gptq", "bits": 4, "group_size": 64, "sym": true})";
+constexpr char kGptqNewer[] = R"({"quant_method": "gptq", "bits": 4, "group_size": 64,
+    "sym": false, "checkpoint_format": "gptq_v2"})";
+constexpr char kAwq[] = R"({"quant_method": "awq", "bits": 4, "group_size": 64})";
+constexpr char kMxFp4[] =
+    R"({"quant_method": "compressed-tensors", "format": "mxfp4-pack-quantized"})";
+constexpr char kBlocks[] = R"({"quant_method": "mxfp4"})";
+
+// One layer, two experts, of which the second is looked at; the first is the same.
+class QuantMatrixTest : public ::testing::Test {
+ protected:
+  using Add = std::function<void(const std::string&, const Made&, Tensors&)>;
+
+  void AddExperts(const Add& add, size_t group = kGroup) {
+    const size_t row_group = group == 0 ? kHidden : group;
+    const size_t column_group = group == 0 ? kInner : group;
+    gate_ = Make(kInner, kHidden, row_group, 1);
+    up_ = Make(kInner, kHidden, row_group, 2);
+    down_ = Make(kHidden, kInner, column_group, 3);
+    for (const char* prefix : {"model.layers.0.mlp.experts.0.", kExpert}) {
+      add(absl::StrCat(prefix, "gate_proj"), gate_, tensors_);
+      add(absl::StrCat(prefix, "up_proj"), up_, tensors_);
+      add(absl::StrCat(prefix, "down_proj"), down_, tensors_);
+    }
+  }
+
+  absl::StatusOr<ExpertTensors> Find(const char* quantization) {
+    const std::string config = testing::TinyQwen3MoeConfig(
+        absl::StrCat(R"({"hidden_size": 192, "num_hidden_layers": 1, "num_attention_heads": 4,
+            "head_dim": 2, "vocab_size": 6, "moe_intermediate_size": 128, "num_experts": 2,
+            "quantization_config": )",
+                     quantization, "}"));
+    testing::WriteSyntheticCheckpoint(dir_.path(), {.config_json = config});
+    testing::WriteSafetensors(dir_.File("model.safetensors"), tensors_);
+    auto opened = Checkpoint::Open(dir_.path());
+    if (!opened.ok()) return opened.status();
+    checkpoint_ = *std::move(opened);
+    return FindExpert(*checkpoint_, 0, 1);
+  }
+
+  // Every element, read from the first group on and, where there is one, from the second.
+  static void ExpectSame(const ExpertMatrix& matrix, const Made& made, Method method) {
+    ASSERT_TRUE(matrix.quant.has_value());
+    EXPECT_EQ(matrix.quant->method, method);
+    const bool zeros = method >= Method::kINT4G32Z && method <= Method::kINT4G128Z;
+    const size_t step = method == Method::kMXFP4 ? 32 : kGroup;
+    for (size_t row = 0; row < made.rows; ++row) {
+      for (size_t first = 0; first < made.columns; first += step) {
+        const size_t count = std::min(made.columns - first, size_t{128});
+        QuantBlock block{};
+        matrix.quant->source->Read(static_cast<int>(row), static_cast<int>(first),
+                                   static_cast<int>(count), block);
+        ASSERT_EQ(std::memcmp(block.codes, &made.codes[row * made.columns + first], count), 0);
+        for (size_t j = 0; j * step < count; ++j) {
+          const size_t at = row * made.groups() + (first + j * step) / made.group;
+          if (method == Method::kMXFP4) {
+            ASSERT_EQ(block.exponents[j], made.exponents[(row * made.columns + first) / 32 + j]);
+            continue;
+          }
+          ASSERT_EQ(block.half_scales[j], made.scales[at]);
+          if (zeros) {
+            ASSERT_EQ(block.zero_codes[j], made.zeros[at]);
+          }
+        }
+      }
+    }
+  }
+
+  void ExpectExpert(const char* quantization, Method method, bool bf16_scales) {
+    ATELIER_ASSERT_OK_AND_ASSIGN(const ExpertTensors expert, Find(quantization));
+    ExpectSame(expert.gate, gate_, method);
+    ExpectSame(expert.up, up_, method);
+    ExpectSame(expert.down, down_, method);
+    EXPECT_EQ(expert.gate.quant->bf16_scales, bf16_scales);
+    EXPECT_EQ(expert.down.quant->bf16_scales, bf16_scales);
+    ATELIER_EXPECT_OK(VerifyTensors(*checkpoint_, Role::kWorker));
+  }
+
+  void ExpectRefused(const char* quantization, absl::StatusCode code,
+                     const std::vector<std::string>& parts) {
+    const absl::Status status = Find(quantization).status();
+    EXPECT_EQ(status.code(), code) << status;
+    for (const std::string& part : parts) EXPECT_THAT(status.message(), HasSubstr(part));
+  }
+
+  testing::TempDir dir_;
+  Tensors tensors_;
+  Made gate_, up_, down_;
+  std::unique_ptr<Checkpoint> checkpoint_;
+};
+
+TEST_F(QuantMatrixTest, ReadsCompressedTensors) {
+  AddExperts([](auto& name, auto& made, auto& to) { AddCompressed(name, made, true, to); });
+  ExpectExpert(kCompressed, Method::kINT4G64, true);
+}
+
+TEST_F(QuantMatrixTest, ReadsCompressedTensorsWithZeroPoints) {
+  AddExperts([](auto& name, auto& made, auto& to) { AddCompressed(name, made, false, to); });
+  ExpectExpert(kAsymmetric, Method::kINT4G64Z, true);
+}
+
+TEST_F(QuantMatrixTest, ReadsOneScalePerRow) {
+  AddExperts([](auto& name, auto& made, auto& to) { AddCompressed(name, made, true, to); }, 0);
+  ATELIER_ASSERT_OK_AND_ASSIGN(const ExpertTensors expert, Find(kPerRow));
+  // H 192 is a multiple of 64, I 128 of 128: the largest group that divides.
+  ExpectSame(expert.gate, gate_, Method::kINT4G64);
+  EXPECT_EQ(expert.down.quant->method, Method::kINT4G128);
+}
+
+TEST_F(QuantMatrixTest, ReadsGptqWithItsZeroPointsLessOne) {
+  AddExperts([](auto& name, auto& made, auto& to) { AddGptq(name, made, false, 1, to); });
+  ExpectExpert(kGptq, Method::kINT4G64Z, false);
+}
+
+TEST_F(QuantMatrixTest, ReadsTheNewerGptqWithZeroPointsAsTheyAre) {
+  AddExperts([](auto& name, auto& made, auto& to) { AddGptq(name, made, false, 0, to); });
+  ExpectExpert(kGptqNewer, Method::kINT4G64Z, false);
+}
+
+TEST_F(QuantMatrixTest, KeepsSymmetricGptqWithoutZeroPoints) {
+  AddExperts([](auto& name, auto& made, auto& to) { AddGptq(name, made, true, 1, to); });
+  ExpectExpert(kGptqSymmetric, Method::kINT4G64, false);
+}
+
+TEST_F(QuantMatrixTest, ReadsAwqsInterleavedOutputs) {
+  AddExperts(AddAwq);
+  ExpectExpert(kAwq, Method::kINT4G64Z, false);
+}
+
+TEST_F(QuantMatrixTest, ReadsPackedMxFp4) {
+  AddExperts(AddPackedMxFp4, 32);
+  ExpectExpert(kMxFp4, Method::kMXFP4, false);
+}
+
+TEST_F(QuantMatrixTest, ReadsBlocksOfAllExpertsWithAlternatingGateAndUp) {
+  gate_ = Make(kInner, kHidden, 32, 1);
+  up_ = Make(kInner, kHidden, 32, 2);
+  down_ = Make(kHidden, kInner, 32, 3);
+  Made gate_up = Make(2 * 2 * kInner, kHidden, 32, 4), down = Make(2 * kHidden, kInner, 32, 5);
+  for (size_t row = 0; row < kInner; ++row) {
+    for (const auto& [part, from] : {std::pair{size_t{0}, &gate_}, {size_t{1}, &up_}}) {
+      const size_t at = 2 * kInner + 2 * row + part;  // of expert 1
+      std::memcpy(&gate_up.codes[at * kHidden], &from->codes[row * kHidden], kHidden);
+      std::memcpy(&gate_up.exponents[at * kHidden / 32], &from->exponents[row * kHidden / 32],
+                  kHidden / 32);
+    }
+  }
+  std::copy(down_.codes.begin(), down_.codes.end(), down.codes.begin() + kHidden * kInner);
+  std::copy(down_.exponents.begin(), down_.exponents.end(),
+            down.exponents.begin() + kHidden * kInner / 32);
+  const std::string prefix = "model.layers.0.mlp.experts.";
+  tensors_[prefix + "gate_up_proj_blocks"] =
+      Tensor(DType::kU8, {2, 2 * kInner, kHidden / 32, 16}, Pairs(gate_up.codes));
+  tensors_[prefix + "gate_up_proj_scales"] =
+      Tensor(DType::kU8, {2, 2 * kInner, kHidden / 32}, gate_up.exponents);
+  tensors_[prefix + "down_proj_blocks"] =
+      Tensor(DType::kU8, {2, kHidden, kInner / 32, 16}, Pairs(down.codes));
+  tensors_[prefix + "down_proj_scales"] =
+      Tensor(DType::kU8, {2, kHidden, kInner / 32}, down.exponents);
+  ExpectExpert(kBlocks, Method::kMXFP4, false);
+  tensors_.erase(prefix + "down_proj_scales");
+  ExpectRefused(kBlocks, absl::StatusCode::kNotFound, {"down_proj_scales"});
+}
+
+TEST_F(QuantMatrixTest, NamesAbsentScalesWrongShapesAndDtypes) {
+  AddExperts([](auto& name, auto& made, auto& to) { AddCompressed(name, made, true, to); });
+  const std::string name = absl::StrCat(kExpert, "up_proj");
+  const Tensors good = tensors_;
+  tensors_.erase(name + ".weight_scale");
+  ExpectRefused(kCompressed, absl::StatusCode::kNotFound, {"1.up_proj.weight_scale"});
+  tensors_ = good;
+  std::swap(tensors_[name + ".weight_scale"].shape[0], tensors_[name + ".weight_scale"].shape[1]);
+  ExpectRefused(kCompressed, absl::StatusCode::kInvalidArgument,
+                {"model.safetensors", "up_proj.weight_scale", "[3, 128]", "[128, 3]"});
+  tensors_ = good;
+  tensors_[name + ".weight_scale"].dtype = DType::kI16;
+  ExpectRefused(kCompressed, absl::StatusCode::kInvalidArgument,
+                {"up_proj.weight_scale", "I16", "BF16 or F16"});
+  tensors_ = good;
+  tensors_[name + ".weight_packed"].shape = {128, 12, 2};
+  ExpectRefused(kCompressed, absl::StatusCode::kInvalidArgument,
+                {"up_proj.weight_packed", "[128, 12, 2]", "[128, 24]"});
+  tensors_ = good;
+  tensors_[name + ".weight_shape"].data[0] = 1;
+  ExpectRefused(kCompressed, absl::StatusCode::kInvalidArgument,
+                {"up_proj.weight_shape", "[1, 192]"});
+  tensors_ = good;
+  tensors_[name + ".weight_g_idx"] =
+      Tensor(DType::kI32, {Dim(kHidden)}, std::vector<int32_t>(kHidden));
+  ExpectRefused(kCompressed, absl::StatusCode::kUnimplemented, {"up_proj", "g_idx"});
+  tensors_ = good;
+  ExpectRefused(kAsymmetric, absl::StatusCode::kNotFound, {"gate_proj.weight_zero_point"});
+}
+
+TEST_F(QuantMatrixTest, NamesGptqValuesThatContradictTheConfig) {
+  AddExperts([](auto& name, auto& made, auto& to) { AddGptq(name, made, true, 1, to); });
+  const std::string name = absl::StrCat(kExpert, "down_proj");
+  const Tensors good = tensors_;
+  tensors_[name + ".qzeros"].data[5] ^= 1;
+  ExpectRefused(kGptqSymmetric, absl::StatusCode::kInvalidArgument,
+                {"down_proj.qzeros", "sym=true"});
+  tensors_ = good;
+  tensors_[name + ".g_idx"].data[4] ^= 1;
+  ExpectRefused(kGptqSymmetric, absl::StatusCode::kUnimplemented, {"down_proj.g_idx", "act-order"});
+}
+
+TEST_F(QuantMatrixTest, TheFrontendRefusesQuantisedLayersOfItsOwn) {
+  AddExperts([](auto& name, auto& made, auto& to) { AddCompressed(name, made, true, to); });
+  ATELIER_ASSERT_OK(Find(kCompressed));
+  for (const PromisedTensor& tensor : FrontendTensors(checkpoint_->config())) {
+    size_t count = 1;
+    for (const int64_t dim : tensor.shape) count *= static_cast<size_t>(dim);
+    tensors_[tensor.name] = Tensor(DType::kBF16, tensor.shape, std::vector<uint16_t>(count));
+  }
+  ATELIER_ASSERT_OK(Find(kCompressed));
+  ATELIER_EXPECT_OK(VerifyTensors(*checkpoint_, Role::kAll));
+  const std::string name = "model.layers.0.self_attn.q_proj";
+  tensors_.erase(name + ".weight");
+  AddCompressed(name, Make(8, kHidden, kGroup, 9), true, tensors_);
+  ATELIER_ASSERT_OK(Find(kCompressed));
+  ATELIER_EXPECT_OK(VerifyTensors(*checkpoint_, Role::kWorker));
+  EXPECT_THAT(VerifyTensors(*checkpoint_, Role::kFrontend),
+              StatusIs(absl::StatusCode::kUnimplemented,
+                       AllOf(HasSubstr(name), HasSubstr("experts only"))));
+}
+
+}  // namespace
+}  // namespace atelier

@@ -1,0 +1,24 @@
+#pragma once
+
+namespace atelier {
+
+// A published way of keeping quantised matrices: names, shapes and order of bits of the tensors.
+enum class QuantFormat {
+  kNone,
+  kPackedInt4,   // compressed-tensors, pack-quantized
+  kPackedMxFp4,  // compressed-tensors, mxfp4-pack-quantized
+  kGptq,
+  kAwq,
+  kMxFp4Blocks,  // all experts of a layer in tensors of blocks and scales
+};
+
+// What config.json says of quantised matrices. Which ones are quantised is seen from the tensors,
+// not from its lists of exceptions.
+struct QuantizationConfig {
+  QuantFormat format = QuantFormat::kNone;
+  int group_size = 0;     // inputs that share a scale; 0 = all of an output row
+  bool symmetric = true;  // no zero points but the middle code
+  int zero_offset = 0;    // added to stored zero points
+};
+
+}  // namespace atelier
