@@ -19,7 +19,8 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--prompt", default="What is the capital of France?", help="the question (default: %(default)s)")
     parser.add_argument("--max-tokens", type=int, default=120, help="length limit of the answer (default: %(default)s)")
     parser.add_argument("--temperature", type=float, default=0.0, help="0 = always the most likely token (default)")
-    parser.add_argument("--method", choices=("bf16", "int8"), default="bf16",
+    parser.add_argument("--method", choices=("bf16", "int8", "q8_0", "int4_g32", "int4_g64", "mxfp4"),
+                        default="bf16",
                         help="how the workers keep the experts in memory (default: %(default)s)")
     parser.add_argument("--keep", action="store_true",
                         help="leave everything running after the answer, print a curl line to try; Ctrl-C stops it all")

@@ -8,6 +8,7 @@
 #include "libs/base/status_macros.h"
 #include "libs/checkpoint/expert_biases.h"
 #include "libs/kernels/aligned_buffer.h"
+#include "libs/kernels/block_pack.h"
 #include "libs/kernels/expert_ffn.h"
 
 namespace atelier::testing {
@@ -39,10 +40,18 @@ void SetBiases(const ExpertBiases& whole, int hidden, IntermediateRange slice,
   expert.view.down_bias = expert.biases.down.data();
 }
 
-// The part of `tensor` that starts at (row, column), packed as [n, k].
-PackedMatrix Pack(const TensorView& tensor, Method method, int64_t row, int64_t column, int n,
-                  int k, AlignedBuffer<uint8_t>& to) {
+// The part of `matrix` that starts at (row, column), packed as [n, k].
+PackedMatrix Pack(const ExpertMatrix& matrix, Method method, int row, int column, int n, int k,
+                  AlignedBuffer<uint8_t>& to) {
   uint8_t* block = to.Reserve(PackedMatrixBytes(method, n, k));
+  if (matrix.quant) {
+    PackedMatrix packed = PackedMatrixAt(method, n, k, block);
+    packed.bf16_scales = matrix.quant->bf16_scales;
+    PackQuantMatrix(QuantSlice(*matrix.quant->source, row, column), method, n, k, 0,
+                    packed.num_panels(), block);
+    return packed;
+  }
+  const TensorView& tensor = matrix.tensor;
   const size_t stride = static_cast<size_t>(tensor.shape[1]);
   const size_t first = static_cast<size_t>(row) * stride + static_cast<size_t>(column);
   const WeightSource source{tensor.dtype, tensor.data.data() + first * DTypeBytes(tensor.dtype),
@@ -55,11 +64,9 @@ PackedMatrix Pack(const TensorView& tensor, Method method, int64_t row, int64_t 
 PackedExpert PackExpert(const ExpertTensors& tensors, Method method, int hidden,
                         IntermediateRange slice) {
   PackedExpert expert;
-  expert.view.gate =
-      Pack(tensors.gate.tensor, method, slice.begin, 0, slice.size(), hidden, expert.gate);
-  expert.view.up = Pack(tensors.up.tensor, method, slice.begin, 0, slice.size(), hidden, expert.up);
-  expert.view.down =
-      Pack(tensors.down.tensor, method, 0, slice.begin, hidden, slice.size(), expert.down);
+  expert.view.gate = Pack(tensors.gate, method, slice.begin, 0, slice.size(), hidden, expert.gate);
+  expert.view.up = Pack(tensors.up, method, slice.begin, 0, slice.size(), hidden, expert.up);
+  expert.view.down = Pack(tensors.down, method, 0, slice.begin, hidden, slice.size(), expert.down);
   return expert;
 }
 

@@ -1,6 +1,7 @@
 #include "services/expert-worker/expert_store.h"
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -8,9 +9,11 @@
 #include "libs/base/progress.h"
 #include "libs/base/status_macros.h"
 #include "libs/checkpoint/expert_biases.h"
+#include "libs/kernels/block_pack.h"
 #include "libs/kernels/pack.h"
 #include "libs/numa/node_arena.h"
 #include "libs/numa/topology.h"
+#include "services/expert-worker/choose_method.h"
 #include "services/expert-worker/expert_activation.h"
 #include "services/expert-worker/shard_plan.h"
 
@@ -21,8 +24,11 @@ namespace {
 // matrix over many threads.
 constexpr int kPanelsPerTask = 16;
 
+// The part of a published matrix that begins at (row, column), packed as [n, k].
 struct PackTask {
-  WeightSource source;
+  ExpertMatrix matrix;
+  int row = 0;
+  int column = 0;
   int n = 0;
   int k = 0;
   int panel_begin = 0;
@@ -30,12 +36,22 @@ struct PackTask {
   uint8_t* block = nullptr;
 };
 
-// Element (row, column) of `tensor` [rows, row_stride] as the origin of a part.
-WeightSource PartOf(const TensorView& tensor, int row, int column) {
+void Run(const PackTask& task, Method method) {
+  if (task.matrix.quant) {
+    const QuantSlice codes(*task.matrix.quant->source, task.row, task.column);
+    PackQuantMatrix(codes, method, task.n, task.k, task.panel_begin, task.panel_end, task.block);
+    return;
+  }
+  const TensorView& tensor = task.matrix.tensor;
   const size_t row_stride = static_cast<size_t>(tensor.shape[1]);
-  const size_t element = static_cast<size_t>(row) * row_stride + static_cast<size_t>(column);
-  return {tensor.dtype, tensor.data.data() + element * DTypeBytes(tensor.dtype), row_stride};
+  const size_t first =
+      static_cast<size_t>(task.row) * row_stride + static_cast<size_t>(task.column);
+  const WeightSource floats{tensor.dtype, tensor.data.data() + first * DTypeBytes(tensor.dtype),
+                            row_stride};
+  PackMatrix(floats, method, task.n, task.k, task.panel_begin, task.panel_end, task.block);
 }
+
+bool HasBf16Scales(const ExpertMatrix& matrix) { return matrix.quant && matrix.quant->bf16_scales; }
 
 void AddTasks(const PackTask& whole, std::vector<PackTask>& tasks) {
   const int num_panels = (whole.n + kPanelWidth - 1) / kPanelWidth;
@@ -141,10 +157,8 @@ absl::Status PackedExpertStore::FillLayer(const Checkpoint& checkpoint, int laye
     shard.experts.push_back(PlanExpert(plan, tensors, block, tasks));
     block += BlockOf(plan, method_).bytes();
   }
-  arena.ParallelFor(static_cast<int64_t>(tasks.size()), [&](int64_t i) {
-    const PackTask& task = tasks[static_cast<size_t>(i)];
-    PackMatrix(task.source, method_, task.n, task.k, task.panel_begin, task.panel_end, task.block);
-  });
+  arena.ParallelFor(static_cast<int64_t>(tasks.size()),
+                    [&](int64_t i) { Run(tasks[static_cast<size_t>(i)], method_); });
   shard.memory.push_back(std::move(memory));
   const auto count = static_cast<size_t>(plan.num_experts());
   ATELIER_ASSIGN_OR_RETURN(
@@ -163,22 +177,32 @@ ExpertView PackedExpertStore::PlanExpert(const ShardPlan& plan, const ExpertTens
   const int begin = plan.columns.begin;
   const int width = plan.columns.size();
   const int hidden = plan.hidden_size;
-  AddTasks({PartOf(tensors.gate.tensor, begin, 0), width, hidden, 0, 0, gate}, tasks);
-  AddTasks({PartOf(tensors.up.tensor, begin, 0), width, hidden, 0, 0, up}, tasks);
-  AddTasks({PartOf(tensors.down.tensor, 0, begin), hidden, width, 0, 0, down}, tasks);
+  AddTasks({tensors.gate, begin, 0, width, hidden, 0, 0, gate}, tasks);
+  AddTasks({tensors.up, begin, 0, width, hidden, 0, 0, up}, tasks);
+  AddTasks({tensors.down, 0, begin, hidden, width, 0, 0, down}, tasks);
   ExpertView view;
   view.gate = PackedMatrixAt(method_, width, hidden, gate);
   view.up = PackedMatrixAt(method_, width, hidden, up);
   view.down = PackedMatrixAt(method_, hidden, width, down);
+  view.gate.bf16_scales = HasBf16Scales(tensors.gate);
+  view.up.bf16_scales = HasBf16Scales(tensors.up);
+  view.down.bf16_scales = HasBf16Scales(tensors.down);
   return view;
 }
 
 // Every tensor that will be packed, so that a broken checkpoint costs no memory and no minutes.
-absl::Status CheckTensors(const Checkpoint& checkpoint, const std::vector<ShardPlan>& plans) {
+absl::Status CheckTensors(const Checkpoint& checkpoint, const std::vector<ShardPlan>& plans,
+                          Method method) {
+  std::optional<bool> quantised;
   for (const ShardPlan& plan : plans) {
     for (const int layer : plan.spec.layers) {
       for (int expert = plan.spec.expert_begin; expert < plan.spec.expert_end; ++expert) {
-        ATELIER_RETURN_IF_ERROR(FindExpert(checkpoint, layer, expert).status());
+        ATELIER_ASSIGN_OR_RETURN(const ExpertTensors tensors,
+                                 FindExpert(checkpoint, layer, expert));
+        if (!quantised) quantised = tensors.gate.quant.has_value();
+        for (const ExpertMatrix* matrix : {&tensors.gate, &tensors.up, &tensors.down}) {
+          ATELIER_RETURN_IF_ERROR(CheckPublishedAs(*matrix, method, *quantised));
+        }
         ATELIER_RETURN_IF_ERROR(FindExpertBiases(checkpoint, layer, expert).status());
       }
     }
@@ -201,7 +225,7 @@ absl::StatusOr<std::unique_ptr<ExpertStore>> ExpertStore::Load(const Checkpoint&
                                                                const Logger& logger) {
   ATELIER_ASSIGN_OR_RETURN(std::vector<ShardPlan> plans,
                            PlanShards(checkpoint.config(), options.shards, options.method));
-  ATELIER_RETURN_IF_ERROR(CheckTensors(checkpoint, plans));
+  ATELIER_RETURN_IF_ERROR(CheckTensors(checkpoint, plans, options.method));
   auto store =
       std::make_unique<PackedExpertStore>(checkpoint.config(), options.method, std::move(plans));
   const int64_t available =

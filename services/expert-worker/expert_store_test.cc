@@ -1,7 +1,9 @@
 #include "services/expert-worker/expert_store.h"
 
 #include <cstring>
+#include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -9,11 +11,13 @@
 #include "gtest/gtest.h"
 #include "libs/base/clock.h"
 #include "libs/kernels/pack.h"
+#include "libs/kernels/quantizer.h"
 #include "libs/numa/node_arena.h"
 #include "libs/numa/topology.h"
 #include "libs/testing/status_matchers.h"
 #include "libs/testing/synthetic_checkpoint.h"
 #include "libs/testing/temp_dir.h"
+#include "services/expert-worker/choose_method.h"
 
 namespace atelier {
 namespace {
@@ -101,7 +105,8 @@ void ExpectShard(const Checkpoint& checkpoint, const ExpertStore& store, int sha
 }
 
 TEST_F(ExpertStoreTest, HoldsWhatADirectPackGives) {
-  for (const Method method : {Method::kBF16, Method::kINT8}) {
+  for (const Method method : {Method::kBF16, Method::kINT8, Method::kINT4G32, Method::kINT4G64,
+                              Method::kMXFP4, Method::kQ8_0}) {
     ATELIER_ASSERT_OK_AND_ASSIGN(auto store, Load(Options(method, {Shard(kAllExperts)})));
     EXPECT_EQ(store->method(), method);
     EXPECT_EQ(store->hidden_size(), 256);
@@ -120,6 +125,120 @@ TEST_F(ExpertStoreTest, CutsUnevenSlices) {
       ExpectShard(*checkpoint_, *store, 0);
     }
   }
+}
+
+// I 192: slices of whole groups only, from any group on.
+TEST_F(ExpertStoreTest, CutsSlicesBetweenGroupsOfInputs) {
+  for (const auto& [method, count] : std::vector<std::pair<Method, int>>{
+           {Method::kINT4G32, 2}, {Method::kINT4G32, 6}, {Method::kINT4G64, 3}}) {
+    for (int slice = 0; slice < count; ++slice) {
+      ATELIER_ASSERT_OK_AND_ASSIGN(auto store,
+                                   Load(Options(method, {Shard({3, 5}, slice, count, {2})})));
+      ExpectShard(*checkpoint_, *store, 0);
+    }
+  }
+  // Two slices of 96: the second would begin within a group, and end with a whole one.
+  for (const int slice : {0, 1}) {
+    EXPECT_THAT(Load(Options(Method::kINT4G64, {Shard(kAllExperts, slice, 2)})),
+                StatusIs(absl::StatusCode::kInvalidArgument,
+                         AllOf(HasSubstr("slices"), HasSubstr("groups of 64"),
+                               HasSubstr("possible numbers of slices: 1, 3"))));
+  }
+  EXPECT_THAT(Load(Options(Method::kINT4G128, {Shard(kAllExperts)})),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("choose another --method")));
+}
+
+// The codes that requantising gives, as a compressed-tensors checkpoint publishes them.
+void AddPublished(const TensorView& tensor, std::map<std::string, testing::RawTensor>& to) {
+  const auto rows = static_cast<int>(tensor.shape[0]), columns = static_cast<int>(tensor.shape[1]);
+  const QuantizingSource source({tensor.dtype, tensor.data.data(), static_cast<size_t>(columns)},
+                                Method::kINT4G32);
+  testing::RawTensor packed{DType::kI32, {rows, columns / 8}, ""};
+  testing::RawTensor scales{DType::kF16, {rows, columns / 32}, ""};
+  for (int row = 0; row < rows; ++row) {
+    for (int column = 0; column < columns; column += 32) {
+      QuantBlock block{};
+      source.Read(row, column, 32, block);
+      for (size_t i = 0; i < 32; i += 2) {
+        packed.data.push_back(static_cast<char>(block.codes[i] | block.codes[i + 1] << 4));
+      }
+      scales.data.append(reinterpret_cast<const char*>(block.half_scales), 2);
+    }
+  }
+  const std::string name = tensor.name.substr(0, tensor.name.rfind(".weight"));
+  to[name + ".weight_packed"] = packed;
+  to[name + ".weight_scale"] = scales;
+}
+
+class PublishedInt4 : public ExpertStoreTest {
+ protected:
+  void SetUp() override {
+    ExpertStoreTest::SetUp();
+    for (const int layer : {1, 2, 3}) {
+      for (int expert = 0; expert < 16; ++expert) {
+        const ExpertTensors tensors = *FindExpert(*checkpoint_, layer, expert);
+        for (const ExpertMatrix* matrix : {&tensors.gate, &tensors.up, &tensors.down}) {
+          AddPublished(matrix->tensor, tensors_);
+        }
+      }
+    }
+  }
+
+  std::unique_ptr<Checkpoint> Publish() {
+    testing::WriteSyntheticCheckpoint(
+        published_dir_.path(),
+        {.config_json = testing::TinyGlm4MoeConfig(R"({"quantization_config": {
+             "quant_method": "compressed-tensors", "format": "pack-quantized", "config_groups":
+             {"group_0": {"weights": {"num_bits": 4, "group_size": 32, "symmetric": true}}}}})"),
+         .seed = 7});
+    testing::WriteSafetensors(published_dir_.File("model.safetensors"), tensors_);
+    return Checkpoint::Open(published_dir_.path()).value();
+  }
+
+  std::map<std::string, testing::RawTensor> tensors_;
+  testing::TempDir published_dir_;
+};
+
+TEST_F(PublishedInt4, IsHeldBitForBitInEverySlice) {
+  const auto published = Publish();
+  ATELIER_ASSERT_OK_AND_ASSIGN(const Method method, ChooseMethod(*published, std::nullopt));
+  EXPECT_EQ(method, Method::kINT4G32);
+  for (const int slice : {0, 1, 2}) {
+    const ExpertStoreOptions options = Options(method, {Shard({2, 9}, slice, 3)});
+    ATELIER_ASSERT_OK_AND_ASSIGN(auto held,
+                                 ExpertStore::Load(*published, options, *arena_, clock_, logger_));
+    EXPECT_FALSE(held->expert(0, 1, 2).gate.bf16_scales);
+    for (const int layer : {1, 2, 3}) {
+      for (int expert = 2; expert < 9; ++expert) {
+        const ExpertTensors floats = *FindExpert(*checkpoint_, layer, expert);
+        const ExpertView& view = held->expert(0, layer, expert);
+        ExpectPacked(view.gate, floats.gate.tensor, 64 * slice, 0);
+        ExpectPacked(view.up, floats.up.tensor, 64 * slice, 0);
+        ExpectPacked(view.down, floats.down.tensor, 0, 64 * slice);
+      }
+    }
+  }
+}
+
+TEST_F(PublishedInt4, IsNotRoundedAgain) {
+  const auto published = Publish();
+  EXPECT_THAT(ChooseMethod(*published, Method::kINT8),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       AllOf(HasSubstr("method=int8"), HasSubstr("INT4_G32"), HasSubstr("auto"))));
+  ATELIER_EXPECT_OK(ChooseMethod(*published, Method::kINT4G32));
+  ATELIER_ASSERT_OK_AND_ASSIGN(const Method floats, ChooseMethod(*checkpoint_, std::nullopt));
+  EXPECT_EQ(floats, Method::kBF16);
+}
+
+TEST_F(PublishedInt4, MixedWithFloatsIsRefusedByName) {
+  const std::string name = "model.layers.2.mlp.experts.3.up_proj";
+  tensors_.erase(name + ".weight_packed");
+  tensors_[name + ".weight"] = {DType::kBF16, {192, 256}, std::string(192 * 256 * 2, '\0')};
+  const auto published = Publish();
+  const ExpertStoreOptions options = Options(Method::kINT4G32, {Shard(kAllExperts)});
+  EXPECT_THAT(ExpertStore::Load(*published, options, *arena_, clock_, logger_),
+              StatusIs(absl::StatusCode::kUnimplemented,
+                       AllOf(HasSubstr(name), HasSubstr("BF16"), HasSubstr("INT4_G32"))));
 }
 
 TEST_F(ExpertStoreTest, HoldsSeveralShards) {

@@ -38,9 +38,11 @@ FlagSection WeightFlags(WorkerOptions* o) {
                   "Holds only experts A to B, both included, e.g. 0-7. For several hosts. Default: "
                   "all of them.",
                   &o->experts),
-       ChoiceFlag("method", {"auto", "bf16", "int8"},
-                  "How experts are kept and computed. int8 halves memory and time and requantises: "
-                  "symmetric, one scale per output row. auto keeps the published precision (bf16).",
+       ChoiceFlag("method", MethodChoices(),
+                  "How experts are kept and computed. auto keeps the published precision: bf16 for "
+                  "floats; int4 (compressed-tensors, GPTQ, AWQ) and mxfp4 as they are. The others "
+                  "requantise floats: int8 with one scale per output row halves memory and time; "
+                  "int4_gN, with a searched scale per N inputs, mxfp4 and q8_0 go further.",
                   &o->method)}};
 }
 

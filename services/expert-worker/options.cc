@@ -1,13 +1,16 @@
 #include "services/expert-worker/options.h"
 
+#include <algorithm>
 #include <set>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "libs/base/endpoint.h"
 #include "libs/base/log.h"
 #include "libs/base/status_macros.h"
 #include "libs/kernels/cpu_features.h"
+#include "libs/kernels/quantizer.h"
 
 namespace atelier {
 namespace {
@@ -53,8 +56,9 @@ absl::Status CheckShard(const WorkerOptions& options) {
   if (!options.experts.empty()) {
     ATELIER_RETURN_IF_ERROR(Of("--experts", ParseExpertRange(options.experts).status()));
   }
-  if (options.method != "auto" && options.method != "bf16" && options.method != "int8") {
-    return Invalid("--method=", options.method, ": must be one of auto, bf16, int8");
+  const std::vector<std::string> choices = MethodChoices();
+  if (std::find(choices.begin(), choices.end(), options.method) == choices.end()) {
+    return Invalid("--method=", options.method, ": must be one of ", absl::StrJoin(choices, ", "));
   }
   return absl::OkStatus();
 }
@@ -103,10 +107,18 @@ absl::Status WorkerOptions::Validate() const {
   return CheckLimits(*this);
 }
 
-Method WorkerOptions::ChosenMethod() const {
-  // Everything that this version reads (BF16, F16, F32) is kept as BF16 unless it is asked to
-  // requantise.
-  return method == "int8" ? Method::kINT8 : Method::kBF16;
+std::vector<std::string> MethodChoices() {
+  std::vector<std::string> choices = {"auto"};
+  for (const Method method : AllMethods()) {
+    if (method == Method::kBF16 || method == Method::kINT8 || CanQuantizeTo(method)) {
+      choices.push_back(absl::AsciiStrToLower(MethodName(method)));
+    }
+  }
+  return choices;
+}
+
+std::optional<Method> WorkerOptions::RequestedMethod() const {
+  return ParseMethod(absl::AsciiStrToUpper(method));
 }
 
 ShardSpec WorkerOptions::Shard(int num_experts) const {

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -16,7 +17,7 @@ struct WorkerOptions {
   std::string model_path;           // checkpoint folder; required
   std::string shard_slice = "0/1";  // i/n
   std::string experts;              // a-b, both included; empty = all
-  std::string method = "auto";      // bf16, int8; auto = the published precision
+  std::string method = "auto";      // of MethodChoices(); auto = the published precision
 
   std::vector<std::string> listen = {"127.0.0.1:7070"};  // at least one
   bool insecure = false;                                 // allows addresses others reach
@@ -40,10 +41,13 @@ struct WorkerOptions {
   // INVALID_ARGUMENT naming the flag, its value and what is valid. Touches nothing outside.
   absl::Status Validate() const;
   // REQUIRES: valid.
-  Method ChosenMethod() const;
+  std::optional<Method> RequestedMethod() const;  // nullopt = auto
   ShardSpec Shard(int num_experts) const;
   std::string ToString() const;  // key=value of every option, for the start-up log
 };
+
+// What --method takes: "auto", "bf16", … in lower case.
+std::vector<std::string> MethodChoices();
 
 inline constexpr int64_t kMinMessageBytes = int64_t{64} << 10;
 // gRPC counts a message's bytes in an int.

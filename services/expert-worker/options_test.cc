@@ -42,7 +42,7 @@ TEST(WorkerOptions, EveryBadFieldIsNamedWithItsValue) {
       {[](O& o) { o.shard_slice = "2/2"; }, {"--shard-slice", "2/2", "0 <= i < n"}},
       {[](O& o) { o.shard_slice = "half"; }, {"--shard-slice", "half"}},
       {[](O& o) { o.experts = "7-3"; }, {"--experts", "7-3", "a <= b"}},
-      {[](O& o) { o.method = "fp8"; }, {"--method=fp8", "auto, bf16, int8"}},
+      {[](O& o) { o.method = "INT8"; }, {"--method=INT8", "auto, bf16, int8, int4_g32"}},
       {[](O& o) { o.listen = {}; }, {"--listen"}},
       {[](O& o) { o.listen = {"7070"}; }, {"--listen", "\"7070\"", "port is missing"}},
       {[](O& o) { o.listen = {"unix:relative"}; }, {"--listen", "absolute"}},
@@ -98,9 +98,27 @@ TEST(WorkerOptions, ShardIsReadFromSliceAndExperts) {
   options.shard_slice = "1/3";
   options.experts = "5-15";
   EXPECT_EQ(options.Shard(16), (ShardSpec{{}, 5, 16, 1, 3}));
-  EXPECT_EQ(options.ChosenMethod(), Method::kBF16);
-  options.method = "int8";
-  EXPECT_EQ(options.ChosenMethod(), Method::kINT8);
+}
+
+TEST(WorkerOptions, MethodsAreWhatFloatsCanBeTurnedInto) {
+  WorkerOptions options = Good();
+  EXPECT_EQ(options.RequestedMethod(), std::nullopt);
+  for (const auto& [name, method] :
+       std::vector<std::pair<const char*, Method>>{{"bf16", Method::kBF16},
+                                                   {"int8", Method::kINT8},
+                                                   {"int4_g32", Method::kINT4G32},
+                                                   {"int4_g64", Method::kINT4G64},
+                                                   {"int4_g128", Method::kINT4G128},
+                                                   {"mxfp4", Method::kMXFP4},
+                                                   {"q8_0", Method::kQ8_0}}) {
+    options.method = name;
+    ATELIER_EXPECT_OK(options.Validate());
+    EXPECT_EQ(options.RequestedMethod(), method) << name;
+  }
+  for (const char* name : {"int4_g32_zp", "q4_k", ""}) {
+    options.method = name;
+    EXPECT_FALSE(options.Validate().ok()) << name;
+  }
 }
 
 TEST(WorkerFlags, FillEveryOption) {

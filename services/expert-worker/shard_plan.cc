@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "libs/base/checked_math.h"
 #include "libs/base/status_macros.h"
 #include "libs/kernels/pack.h"
@@ -40,6 +41,33 @@ absl::Status CheckLayers(const ModelConfig& config, const std::vector<int>& laye
   return absl::OkStatus();
 }
 
+// Whether every slice of the model's experts keeps whole groups of the method.
+bool CanSlice(const MoeConfig& moe, Method method, int slice_count) {
+  const int multiple = KMultiple(method);
+  for (int i = 0; i < slice_count; ++i) {
+    const absl::StatusOr<IntermediateRange> range =
+        SliceRange(moe.intermediate_size, i, slice_count);
+    if (!range.ok() || range->begin % multiple != 0 || range->size() % multiple != 0) return false;
+  }
+  return true;
+}
+
+// All slices must be possible, not only this one: the others' frontends need them.
+absl::Status CheckSlice(const MoeConfig& moe, Method method, const ShardSpec& shard) {
+  if (CanSlice(moe, method, shard.slice_count)) return absl::OkStatus();
+  std::vector<int> possible;
+  for (int count = 1; count <= moe.intermediate_size / kSliceGranule; ++count) {
+    if (CanSlice(moe, method, count)) possible.push_back(count);
+  }
+  return absl::InvalidArgumentError(absl::StrCat(
+      "slice ", shard.slice_index, "/", shard.slice_count, ": an intermediate size of ",
+      moe.intermediate_size, " in ", shard.slice_count, " slices would cut groups of ",
+      KMultiple(method), " inputs that ", MethodName(method), " keeps together; ",
+      possible.empty()
+          ? std::string("no number of slices is possible: choose another --method")
+          : absl::StrCat("possible numbers of slices: ", absl::StrJoin(possible, ", "))));
+}
+
 absl::StatusOr<ShardPlan> PlanShard(const ModelConfig& config, const ShardSpec& shard,
                                     Method method) {
   ATELIER_RETURN_IF_ERROR(CheckLayers(config, shard.layers));
@@ -57,6 +85,7 @@ absl::StatusOr<ShardPlan> PlanShard(const ModelConfig& config, const ShardSpec& 
   plan.intermediate_size = moe.intermediate_size;
   ATELIER_ASSIGN_OR_RETURN(plan.columns,
                            SliceRange(moe.intermediate_size, shard.slice_index, shard.slice_count));
+  ATELIER_RETURN_IF_ERROR(CheckSlice(moe, method, shard));
   ATELIER_RETURN_IF_ERROR(ValidatePackedShape(method, plan.columns.size(), config.hidden_size));
   ATELIER_RETURN_IF_ERROR(ValidatePackedShape(method, config.hidden_size, plan.columns.size()));
   const std::optional<int64_t> layer_bytes =

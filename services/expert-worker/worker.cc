@@ -13,6 +13,7 @@
 #include "libs/kernels/cpu_features.h"
 #include "libs/numa/huge_pages.h"
 #include "libs/numa/topology.h"
+#include "services/expert-worker/choose_method.h"
 #include "services/expert-worker/shard_plan.h"
 
 namespace atelier {
@@ -61,20 +62,21 @@ absl::Status Worker::OpenModel() {
   ATELIER_RETURN_IF_ERROR(NameFlags(
       created.status(), {{"num_threads=", "--threads="}, {"numa_node=", "--numa-node="}}));
   arena_ = *std::move(created);
-  logger_.Info(
-      "worker_starting",
-      {Kv("version", Version()), Kv("options", options_.ToString()),
-       Kv("topology", topology.ToString()), Kv("node", arena_->numa_node()),
-       Kv("threads", arena_->num_threads()), Kv("isa", kernels_->isa(options_.ChosenMethod()))});
+  logger_.Info("worker_starting",
+               {Kv("version", Version()), Kv("options", options_.ToString()),
+                Kv("topology", topology.ToString()), Kv("node", arena_->numa_node()),
+                Kv("threads", arena_->num_threads())});
   ATELIER_ASSIGN_OR_RETURN(checkpoint_, Checkpoint::Open(options_.model_path));
+  const absl::StatusOr<Method> method = ChooseMethod(*checkpoint_, options_.RequestedMethod());
+  ATELIER_RETURN_IF_ERROR(NameFlags(method.status(), {{"method=", "--method="}}));
+  method_ = *method;
   return absl::OkStatus();
 }
 
 absl::StatusOr<WorkerService::Served> Worker::DescribeServed() const {
   const ModelConfig& config = checkpoint_->config();
-  const Method method = options_.ChosenMethod();
   const absl::StatusOr<std::vector<ShardPlan>> planned =
-      PlanShards(config, {options_.Shard(config.moe.num_experts)}, method);
+      PlanShards(config, {options_.Shard(config.moe.num_experts)}, method_);
   ATELIER_RETURN_IF_ERROR(
       NameFlags(planned.status(), {{"experts ", "--experts="}, {"slice ", "--shard-slice="}}));
   WorkerService::Served served;
@@ -83,15 +85,15 @@ absl::StatusOr<WorkerService::Served> Worker::DescribeServed() const {
   description.epoch = RandomEpoch();
   description.model_digest = checkpoint_->digest();
   description.model_type = config.model_type;
-  description.method = std::string(MethodName(method));
-  description.isa = kernels_->isa(method);
+  description.method = std::string(MethodName(method_));
+  description.isa = kernels_->isa(method_);
   description.hidden_size = config.hidden_size;
   description.num_experts = config.moe.num_experts;
   description.top_k = config.moe.top_k;
   description.intermediate_size = config.moe.intermediate_size;
   for (const ShardPlan& plan : *planned) {
     description.shards.push_back(plan.spec);
-    served.expert_bytes.push_back(static_cast<int64_t>(BlockOf(plan, method).bytes()));
+    served.expert_bytes.push_back(static_cast<int64_t>(BlockOf(plan, method_).bytes()));
   }
   description.limits = {options_.max_tokens_per_call, options_.max_message_bytes,
                         options_.max_queued_calls};
@@ -136,7 +138,7 @@ absl::Status Worker::Load() {
 absl::Status Worker::LoadAndServe() {
   const absl::Time start = clock_.Now();
   ExpertStoreOptions loading;
-  loading.method = options_.ChosenMethod();
+  loading.method = method_;
   loading.shards = {options_.Shard(checkpoint_->config().moe.num_experts)};
   loading.cancelled = [this] { return loading_cancelled_.load(); };
   arena_->BindCallingThread();
@@ -148,6 +150,7 @@ absl::Status Worker::LoadAndServe() {
   service_->Serve(*executor_, [this] { arena_->BindCallingThread(); });
   logger_.Info("worker_serving",
                {Kv("listen", absl::StrJoin(addresses(), ",")), Kv("metrics", metrics_address()),
+                Kv("method", MethodName(method_)), Kv("isa", kernels_->isa(method_)),
                 Kv("shard", ShardName(store_->shards()[0])), Kv("bytes", store_->bytes()),
                 Kv("seconds", absl::ToDoubleSeconds(clock_.Now() - start))});
   if (options_.ready_file.empty()) return absl::OkStatus();
