@@ -44,6 +44,25 @@ std::string LayerRanges(const std::vector<int>& layers) {
   return text;
 }
 
+// Columns of the largest slice, in whole granules.
+int64_t LargestSlice(int intermediate_size, int slice_count, int granule) {
+  return int64_t{CeilDiv(CeilDiv(intermediate_size, granule), slice_count)} * granule;
+}
+
+// The largest that leaves the slices as even as the smallest does, or the mean at least 95 % of the
+// largest slice: the slowest worker is waited for.
+int GranuleOf(int intermediate_size, int slice_count) {
+  const int64_t even = LargestSlice(intermediate_size, slice_count, kSliceGranule);
+  for (int granule = 256; granule > kSliceGranule; granule /= 2) {
+    if (intermediate_size % granule != 0 || slice_count > intermediate_size / granule) continue;
+    const int64_t largest = LargestSlice(intermediate_size, slice_count, granule);
+    if (largest == even || 95 * largest * slice_count <= int64_t{100} * intermediate_size) {
+      return granule;
+    }
+  }
+  return kSliceGranule;
+}
+
 }  // namespace
 
 std::string ShardName(const ShardSpec& shard) {
@@ -70,13 +89,14 @@ absl::StatusOr<IntermediateRange> SliceRange(int intermediate_size, int slice_in
                      ": intermediate_size=", intermediate_size, " has only ", granules,
                      " granules of ", kSliceGranule, ", so at most ", granules, " slices"));
   }
-  const int smaller = granules / slice_count;
-  const int num_larger = granules % slice_count;
+  const int granule = GranuleOf(intermediate_size, slice_count);
+  const int count = CeilDiv(intermediate_size, granule);
+  const int smaller = count / slice_count;
+  const int num_larger = count % slice_count;
   const int64_t begin = int64_t{slice_index} * smaller + std::min(slice_index, num_larger);
   const int64_t end = begin + smaller + (slice_index < num_larger ? 1 : 0);
-  return IntermediateRange{
-      static_cast<int>(begin * kSliceGranule),
-      static_cast<int>(std::min<int64_t>(end * kSliceGranule, intermediate_size))};
+  return IntermediateRange{static_cast<int>(begin * granule),
+                           static_cast<int>(std::min<int64_t>(end * granule, intermediate_size))};
 }
 
 absl::StatusOr<SliceSpec> ParseSlice(absl::string_view text) {

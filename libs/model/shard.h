@@ -33,10 +33,11 @@ struct IntermediateRange {
 // Boundary multiple of every slice: one panel of the packed layout (docs/weight-layout.md).
 inline constexpr int kSliceGranule = 16;
 
-// Slice i of n of a dimension of `intermediate_size` columns: whole granules, as even as possible,
-// the larger slices first (1408 over 8 granules of 16: 88 granules -> 11 each; 2560 over 3: 864,
-// 848, 848). The last slice takes a ragged end. INVALID_ARGUMENT if i is not in [0, n) or n exceeds
-// the number of granules (a slice would be empty).
+// Slice i of n of a dimension of `intermediate_size` columns, the larger slices first, the same for
+// every method, so that workers of different ones agree: whole multiples of 256, 128, 64, 32 or 16,
+// the largest that costs (almost) no balance, so that groups of scales stay whole (1408 over 8: 176
+// each; 2560 over 3: 896, 896, 768). A ragged end goes last. INVALID_ARGUMENT if i is not in [0, n)
+// or a slice would be empty.
 absl::StatusOr<IntermediateRange> SliceRange(int intermediate_size, int slice_index,
                                              int slice_count);
 
