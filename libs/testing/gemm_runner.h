@@ -1,6 +1,8 @@
 #pragma once
 
+#include <algorithm>
 #include <cstring>
+#include <limits>
 #include <vector>
 
 #include "libs/kernels/expert_ffn.h"
@@ -14,6 +16,8 @@ inline std::vector<float> RunGemm(const KernelEntry& entry, const PackedMatrix& 
                                   const ActivationRows& rows, int panel_begin, int panel_end) {
   const size_t stride = static_cast<size_t>(panel_end - panel_begin) * kPanelWidth;
   GuardedBuffer<float> out(static_cast<size_t>(rows.rows) * stride);
+  // A kernel that adds to what is there, or leaves some of it, is found out.
+  std::fill_n(out.data(), out.size(), std::numeric_limits<float>::quiet_NaN());
   Gemm(KernelTable::ForEntry(entry), weights, rows, panel_begin, panel_end, out.data(), stride);
   return std::vector<float>(out.data(), out.data() + out.size());
 }
