@@ -3,6 +3,7 @@
 #include <cstring>
 
 #include "libs/base/check.h"
+#include "libs/kernels/fp8_pack.h"
 #include "libs/kernels/gemm/block_layout-inl.h"
 
 namespace atelier {
@@ -94,8 +95,10 @@ class BlockWriter {
 
 void PackQuantMatrix(const QuantSource& source, Method method, int n, int k, int panel_begin,
                      int panel_end, uint8_t* block) {
+  ATELIER_CHECK(ValidatePackedShape(method, n, k).ok());
+  if (IsFp8(method)) return PackFp8Matrix(source, method, n, k, panel_begin, panel_end, block);
   const BlockFormat* format = BlockFormatOf(method);
-  ATELIER_CHECK(format != nullptr && ValidatePackedShape(method, n, k).ok());
+  ATELIER_CHECK(format != nullptr);
   const size_t panel_bytes = PanelBytes(method, k);
   QuantBlock read;
   for (int panel = panel_begin; panel < panel_end; ++panel) {

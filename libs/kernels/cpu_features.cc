@@ -74,6 +74,7 @@ CpuFeatures CpuFeatures::Detect() {
   features.avx512 = features.avx2_fma && (xcr0 & kZmmState) == kZmmState && f && dq && bw && vl;
   features.avx512_vnni = features.avx512 && Bit(extended.ecx, 11);
   features.avx512_bf16 = features.avx512 && Bit(extended1.eax, 5);
+  features.avx512_vbmi = features.avx512 && Bit(extended.ecx, 1);
   features.avx_vnni = features.avx2_fma && Bit(extended1.eax, 4);
   DetectAmx(extended.edx, xcr0, RequestTilePermission, features);
   return features;

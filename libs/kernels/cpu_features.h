@@ -16,6 +16,7 @@ struct CpuFeatures {
   bool avx512 = false;    // F, BW, VL, DQ
   bool avx512_vnni = false;
   bool avx512_bf16 = false;
+  bool avx512_vbmi = false;
   bool avx_vnni = false;  // with avx2_fma: the 256-bit VEX form of VNNI
   bool amx_tile = false;  // and the kernel permits this process to use tiles
   bool amx_int8 = false;

@@ -29,6 +29,10 @@ extern const BlockKernels kBlockAvx512Kernels;
 extern const BlockKernels kBlockAvxVnniKernels;
 extern const BlockKernels kBlockAvx2Kernels;
 void BlockScalar(const MicroKernelArgs& args);
+extern const Fp8Kernels kFp8Avx512Bf16Kernels;
+extern const Fp8Kernels kFp8Avx512Kernels;
+extern const Fp8Kernels kFp8Avx2Kernels;
+extern const Fp8Kernels kFp8ScalarKernels;
 // In vector/.
 void GatedAvx512(const GatedArgs& args);
 void GatedAvx2(const GatedArgs& args);
@@ -41,6 +45,9 @@ bool HasAvx2(const CpuFeatures& features) { return features.avx2_fma; }
 bool HasAvxVnni(const CpuFeatures& features) { return features.avx_vnni; }
 bool HasAvx512(const CpuFeatures& features) { return features.avx512; }
 bool HasAvx512Bf16(const CpuFeatures& features) { return features.avx512_bf16; }
+bool HasAvx512Bf16Vbmi(const CpuFeatures& features) {
+  return features.avx512_bf16 && features.avx512_vbmi;
+}
 bool HasAvx512Vnni(const CpuFeatures& features) { return features.avx512_vnni; }
 
 // The AMX kernels use AVX-512 beside the tiles; every CPU with AMX has it.
@@ -118,6 +125,21 @@ MicroKernel KernelOf(const BlockFormat& format, const BlockKernels& kernels) {
   return found->kernel;
 }
 
+MicroKernel KernelOf(Method method, const Fp8Kernels& kernels) {
+  if (method == Method::kFP8_BLOCK) return kernels.block;
+  return method == Method::kFP8_ROW ? kernels.row : kernels.mx;
+}
+
+void AddFp8Kernels(Method method, std::vector<KernelEntry>& entries) {
+  entries.push_back({method, CpuIsa::kAvx512, "avx512bf16", HasAvx512Bf16Vbmi,
+                     KernelOf(method, kFp8Avx512Bf16Kernels)});
+  entries.push_back(
+      {method, CpuIsa::kAvx512, "avx512", HasAvx512, KernelOf(method, kFp8Avx512Kernels)});
+  entries.push_back({method, CpuIsa::kAvx2, "avx2", HasAvx2, KernelOf(method, kFp8Avx2Kernels)});
+  entries.push_back(
+      {method, CpuIsa::kScalar, "scalar", Always, KernelOf(method, kFp8ScalarKernels)});
+}
+
 std::vector<KernelEntry> MakeCandidates() {
   std::vector<KernelEntry> entries = {
       {Method::kBF16, CpuIsa::kAmx, "amx", HasAmxBf16, Bf16Amx, kAmxMinRows},
@@ -133,6 +155,7 @@ std::vector<KernelEntry> MakeCandidates() {
       {Method::kINT8, CpuIsa::kScalar, "scalar", Always, Int8Scalar},
   };
   for (const Method method : AllMethods()) {
+    if (IsFp8(method)) AddFp8Kernels(method, entries);
     const BlockFormat* format = BlockFormatOf(method);
     if (format == nullptr) continue;
     entries.push_back({method, CpuIsa::kAmx, "amx", HasAmxInt8, KernelOf(*format, kBlockAmxKernels),

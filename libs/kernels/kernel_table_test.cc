@@ -83,6 +83,15 @@ TEST(KernelTable, SelectsTheBestThatCpuAndCapAllow) {
   }
 }
 
+TEST(KernelTable, Fp8OnBf16InstructionsNeedsVbmiToo) {
+  CpuFeatures features = Features(true, true, true, true);
+  EXPECT_STREQ(KernelTable::Select(features, CpuIsa::kAuto).value().isa(Method::kFP8_ROW),
+               "avx512");
+  features.avx512_vbmi = true;
+  EXPECT_STREQ(KernelTable::Select(features, CpuIsa::kAuto).value().isa(Method::kFP8_ROW),
+               "avx512bf16");
+}
+
 TEST(KernelTable, RefusesACapTheCpuLacksAndSaysWhatIsMissing) {
   EXPECT_THAT(KernelTable::Select(CpuFeatures{}, CpuIsa::kAvx2),
               StatusIs(absl::StatusCode::kFailedPrecondition,
@@ -115,7 +124,8 @@ TEST(KernelTable, TakesTilesOnlyForEnoughRowsOfAnExpert) {
       if (entry.min_rows > 0) tiles = &entry;
       if (entry.min_rows == 0 && vectors == nullptr) vectors = &entry;
     }
-    ASSERT_NE(tiles, nullptr);
+    ASSERT_EQ(tiles == nullptr, IsFp8(method)) << MethodName(method);
+    if (tiles == nullptr) continue;
     EXPECT_STREQ(tiles->isa, "amx");
     EXPECT_EQ(table.kernel(method, 1), vectors->kernel);
     EXPECT_EQ(table.kernel(method, tiles->min_rows - 1), vectors->kernel);
@@ -154,6 +164,12 @@ TEST(CapabilitiesText, MarksEveryCellOfTheMatrix) {
       "INT8          avx2        yes\n"
       "INT8          scalar      yes\n";
   for (const Method method : AllMethods()) {
+    if (IsFp8(method)) {
+      for (const char* cell : {"avx512bf16  no\n", "avx512      selected\n", "avx2        yes\n",
+                               "scalar      yes\n"}) {
+        absl::StrAppendFormat(&want, "%-14s%s", MethodName(method), cell);
+      }
+    }
     if (BlockFormatOf(method) == nullptr) continue;
     for (const char* cell : {"amx         no\n", "avx512vnni  selected\n", "avx512      yes\n",
                              "avxvnni     no\n", "avx2        yes\n", "scalar      yes\n"}) {

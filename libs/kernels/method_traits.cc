@@ -45,9 +45,16 @@ const BlockFormat* BlockFormatOf(Method method) {
       return &kIq4XsFormat;
     case Method::kBF16:
     case Method::kINT8:
+    case Method::kFP8_BLOCK:
+    case Method::kFP8_ROW:
+    case Method::kMXFP8:
       return nullptr;
   }
   return nullptr;
+}
+
+bool IsFp8(Method method) {
+  return method == Method::kFP8_BLOCK || method == Method::kFP8_ROW || method == Method::kMXFP8;
 }
 
 ActivationForm ActivationFormOf(Method method) {
@@ -56,10 +63,13 @@ ActivationForm ActivationFormOf(Method method) {
 }
 
 int KMultiple(Method method) {
+  if (method == Method::kMXFP8) return 32;
   const BlockFormat* format = BlockFormatOf(method);
   if (format == nullptr) return 1;
   if (IsSuper(format->scale)) return kBlockK;
   return format->group < 32 ? 32 : format->group;
 }
+
+int KSliceMultiple(Method method) { return method == Method::kFP8_BLOCK ? 128 : KMultiple(method); }
 
 }  // namespace atelier

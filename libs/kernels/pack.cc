@@ -8,6 +8,7 @@
 #include "libs/base/check.h"
 #include "libs/base/checked_math.h"
 #include "libs/kernels/block_pack.h"
+#include "libs/kernels/fp8_pack.h"
 #include "libs/kernels/gemm/block_layout-inl.h"
 #include "libs/kernels/int8_codes.h"
 #include "libs/kernels/quantizer.h"
@@ -130,6 +131,7 @@ size_t ActivationRowBytes(Method method, int k) {
 }
 
 size_t PanelBytes(Method method, int k) {
+  if (IsFp8(method)) return Fp8PanelBytes(method, k);
   const BlockFormat* format = BlockFormatOf(method);
   if (format != nullptr) return BlockPanelBytes(*format, static_cast<size_t>(k));
   return kPanelWidth * PaddedRowBytes(method, k);

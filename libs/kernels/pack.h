@@ -36,12 +36,18 @@ enum class ActivationForm {
 };
 ActivationForm ActivationFormOf(Method method);
 
-// The coding of a block-quantised method; null for BF16 and INT8.
+// The coding of a block-quantised method; null for BF16, INT8 and FP8.
 const BlockFormat* BlockFormatOf(Method method);
 
-// K of a matrix, and of a slice of it, is a multiple of this: the inputs that share a scale (and
-// for the GGUF types a block of the file).
+// E4M3 codes, multiplied with bf16 activations.
+bool IsFp8(Method method);
+
+// K of a matrix is a multiple of this: the inputs that share a scale (and for the GGUF types a
+// block of the file); 1 where a shorter last group is part of the format.
 int KMultiple(Method method);
+// A slice of K begins at a multiple of this, so that no group of a scale is cut: KMultiple, and for
+// FP8_BLOCK 128. Slices of N begin anywhere.
+int KSliceMultiple(Method method);
 
 // A weight matrix [n, k] (PyTorch Linear order: y[n] = sum_k w[n, k] x[k]) in the packed layout. A
 // view.

@@ -23,9 +23,10 @@ constexpr DTypeRow kDTypes[] = {
 
 // In the order of the enumeration.
 constexpr absl::string_view kMethodNames[] = {
-    "BF16",         "INT8",  "INT4_G32", "INT4_G64", "INT4_G128", "INT4_G32_ZP", "INT4_G64_ZP",
-    "INT4_G128_ZP", "MXFP4", "Q8_0",     "Q4_0",     "Q4_1",      "Q5_0",        "Q5_1",
-    "Q2_K",         "Q3_K",  "Q4_K",     "Q5_K",     "Q6_K",      "IQ4_NL",      "IQ4_XS"};
+    "BF16",        "INT8",         "INT4_G32", "INT4_G64",  "INT4_G128", "INT4_G32_ZP",
+    "INT4_G64_ZP", "INT4_G128_ZP", "MXFP4",    "FP8_BLOCK", "FP8_ROW",   "MXFP8",
+    "Q8_0",        "Q4_0",         "Q4_1",     "Q5_0",      "Q5_1",      "Q2_K",
+    "Q3_K",        "Q4_K",         "Q5_K",     "Q6_K",      "IQ4_NL",    "IQ4_XS"};
 static_assert(std::size(kMethodNames) == static_cast<size_t>(Method::kIQ4_XS) + 1);
 
 const DTypeRow& RowOf(DType dtype) {

@@ -39,8 +39,11 @@ enum class Method {
   kINT4G32Z,  // … and a zero point beside each scale
   kINT4G64Z,
   kINT4G128Z,
-  kMXFP4,  // E2M1, E8M0 scale per 32 inputs
-  kQ8_0,   // from here on: GGUF block types, by their names there
+  kMXFP4,      // E2M1, E8M0 scale per 32 inputs
+  kFP8_BLOCK,  // E4M3, fp32 scale per 128 x 128
+  kFP8_ROW,    // E4M3, fp32 scale per output row
+  kMXFP8,      // E4M3, E8M0 scale per 32 inputs
+  kQ8_0,       // from here on: GGUF block types, by their names there
   kQ4_0,
   kQ4_1,
   kQ5_0,

@@ -30,7 +30,8 @@ class QuantSource {
   // Inputs [column, column + count) of output row `row`. What lies beyond `count`, and in fields
   // that the method does not have, is ignored. REQUIRES: within the matrix; count <= 256; both
   // multiples of the method's granule of k: the inputs that share a scale, at least 32, for the
-  // GGUF types a block of the file.
+  // GGUF types a block of the file. A row of FP8_BLOCK or FP8_ROW may end with any count, and
+  // FP8_ROW has no granule.
   virtual void Read(int row, int column, int count, QuantBlock& out) const = 0;
 };
 

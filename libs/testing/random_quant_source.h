@@ -133,11 +133,45 @@ class RandomQuantSource final : public QuantSource {
   const uint32_t seed_;
 };
 
+// FP8 weights with all codes but NaN and scales of many sizes. A pure function of (seed, row,
+// column).
+class RandomFp8Source final : public QuantSource {
+ public:
+  explicit RandomFp8Source(uint32_t seed) : seed_(seed) {}
+
+  void Read(int row, int column, int, QuantBlock& out) const override {
+    std::mt19937 random(seed_ * 7919u + static_cast<uint32_t>(row) * 104729u +
+                        static_cast<uint32_t>(column));
+    for (uint8_t& code : out.codes) {
+      do code = static_cast<uint8_t>(random());
+      while ((code & 0x7f) == 0x7f);
+    }
+    for (uint8_t& exponent : out.exponents) exponent = static_cast<uint8_t>(110 + random() % 12);
+    for (float& scale : out.float_scales) {
+      scale = std::ldexp(1.0f + static_cast<float>(random() % 1000) / 1000.0f, -6);
+      scale = random() % 2 == 0 ? scale : -scale;
+    }
+  }
+
+  // E4M3: sign, four bits of exponent (bias 7), three of mantissa; no infinities.
+  static double Value(uint8_t code) {
+    const int exponent = code >> 3 & 15;
+    if ((code & 0x7f) == 0x7f) return std::nan("");
+    const double magnitude =
+        exponent == 0 ? std::ldexp(code & 7, -9) : std::ldexp(1 + (code & 7) / 8.0, exponent - 7);
+    return (code & 0x80) != 0 ? -magnitude : magnitude;
+  }
+
+ private:
+  const uint32_t seed_;
+};
+
 // Random weights of any method.
 inline PackedWeights RandomWeights(Method method, int n, int k, uint32_t seed) {
   if (BlockFormatOf(method) != nullptr) {
     return PackedWeights(method, n, k, RandomQuantSource(method, seed));
   }
+  if (IsFp8(method)) return PackedWeights(method, n, k, RandomFp8Source(seed));
   return PackedWeights(method, n, k, RandomBf16Values(static_cast<size_t>(n * k), seed));
 }
 

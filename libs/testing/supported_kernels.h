@@ -55,6 +55,15 @@ inline std::vector<KernelEntry> SupportedBlockKernels() {
   return blocks;
 }
 
+// Those of the FP8 methods.
+inline std::vector<KernelEntry> SupportedFp8Kernels() {
+  std::vector<KernelEntry> fp8;
+  for (const KernelEntry& entry : SupportedKernels()) {
+    if (IsFp8(entry.method)) fp8.push_back(entry);
+  }
+  return fp8;
+}
+
 // "BF16_avx2", …
 inline std::string KernelName(const ::testing::TestParamInfo<KernelEntry>& info) {
   return std::string(MethodName(info.param.method)) + "_" + info.param.isa;

@@ -43,11 +43,11 @@ absl::Status CheckLayers(const ModelConfig& config, const std::vector<int>& laye
 
 // Whether every slice of the model's experts keeps whole groups of the method.
 bool CanSlice(const MoeConfig& moe, Method method, int slice_count) {
-  const int multiple = KMultiple(method);
+  const int begins = KSliceMultiple(method), holds = KMultiple(method);
   for (int i = 0; i < slice_count; ++i) {
     const absl::StatusOr<IntermediateRange> range =
         SliceRange(moe.intermediate_size, i, slice_count);
-    if (!range.ok() || range->begin % multiple != 0 || range->size() % multiple != 0) return false;
+    if (!range.ok() || range->begin % begins != 0 || range->size() % holds != 0) return false;
   }
   return true;
 }
@@ -62,7 +62,7 @@ absl::Status CheckSlice(const MoeConfig& moe, Method method, const ShardSpec& sh
   return absl::InvalidArgumentError(absl::StrCat(
       "slice ", shard.slice_index, "/", shard.slice_count, ": an intermediate size of ",
       moe.intermediate_size, " in ", shard.slice_count, " slices would cut groups of ",
-      KMultiple(method), " inputs that ", MethodName(method), " keeps together; ",
+      KSliceMultiple(method), " inputs that ", MethodName(method), " keeps together; ",
       possible.empty()
           ? std::string("no number of slices is possible: choose another --method")
           : absl::StrCat("possible numbers of slices: ", absl::StrJoin(possible, ", "))));

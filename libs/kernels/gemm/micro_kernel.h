@@ -22,7 +22,7 @@ struct MicroKernelArgs {
   size_t panel_bytes;              // from one panel to the next
   size_t padded_k_bytes;           // BF16, INT8: of one row of a panel, a multiple of 64; else 0
   int k;                           // inputs; block formats: a multiple of their group
-  const BlockFormat* format;       // of the weights; null for BF16 and INT8
+  const BlockFormat* format;       // of the weights; null for BF16, INT8 and FP8
   const float* row_scales;         // INT8: of the first panel's first output row; else null
   bool bf16_scales;                // block formats: ScaleCoding::kHalf is bf16, not fp16
   int num_panels;                  // >= 0
@@ -43,6 +43,13 @@ struct BlockKernel {
 struct BlockKernels {
   const BlockKernel* begin;
   const BlockKernel* end;
+};
+
+// Those of the FP8 methods, by where their scales are.
+struct Fp8Kernels {
+  MicroKernel block;
+  MicroKernel row;
+  MicroKernel mx;
 };
 
 }  // namespace atelier
