@@ -11,6 +11,7 @@
 #include "absl/strings/str_join.h"
 #include "libs/base/checked_math.h"
 #include "libs/base/status_macros.h"
+#include "libs/checkpoint/fp8_source.h"
 #include "libs/checkpoint/int4_source.h"
 #include "libs/checkpoint/quoted_name.h"
 
@@ -125,6 +126,7 @@ absl::Status CheckWeightShape(const Wanted& wanted) {
 absl::StatusOr<ExpertMatrix> FindPackedInt4(const Wanted& wanted) {
   const int64_t rows = wanted.rows, columns = wanted.columns;
   ATELIER_RETURN_IF_ERROR(CheckDivides(wanted, columns, kNibblesPerWord, "columns"));
+  ATELIER_RETURN_IF_ERROR(CheckDivides(wanted, columns, wanted.group(), "columns"));
   ATELIER_ASSIGN_OR_RETURN(
       const TensorView codes,
       wanted.Require(".weight_packed", {rows, columns / kNibblesPerWord}, {DType::kI32}));
@@ -178,6 +180,7 @@ absl::Status CheckGroupIndex(const Wanted& wanted) {
 absl::StatusOr<ExpertMatrix> FindGptq(const Wanted& wanted) {
   const int64_t rows = wanted.rows, columns = wanted.columns;
   ATELIER_RETURN_IF_ERROR(CheckDivides(wanted, columns, kNibblesPerWord, "columns"));
+  ATELIER_RETURN_IF_ERROR(CheckDivides(wanted, columns, wanted.group(), "columns"));
   ATELIER_RETURN_IF_ERROR(CheckDivides(wanted, rows, kNibblesPerWord, "rows"));
   ATELIER_ASSIGN_OR_RETURN(
       const TensorView codes,
@@ -204,6 +207,7 @@ absl::StatusOr<ExpertMatrix> FindGptq(const Wanted& wanted) {
 
 absl::StatusOr<ExpertMatrix> FindAwq(const Wanted& wanted) {
   const int64_t rows = wanted.rows, words = rows / kNibblesPerWord;
+  ATELIER_RETURN_IF_ERROR(CheckDivides(wanted, wanted.columns, wanted.group(), "columns"));
   ATELIER_RETURN_IF_ERROR(CheckDivides(wanted, rows, kNibblesPerWord, "rows"));
   ATELIER_ASSIGN_OR_RETURN(const TensorView codes,
                            wanted.Require(".qweight", {wanted.columns, words}, {DType::kI32}));
@@ -238,6 +242,48 @@ absl::StatusOr<ExpertMatrix> FindPackedMxFp4(const Wanted& wanted) {
       codes, {codes.data.data(), scales.data.data(), static_cast<size_t>(wanted.columns), 0, 1});
 }
 
+ExpertMatrix Fp8Matrix(const TensorView& codes, const TensorView& scales, Method method) {
+  const Fp8Source::Layout layout{method, codes.data.data(), static_cast<size_t>(codes.shape[1]),
+                                 scales.data.data(), scales.dtype};
+  return {codes, QuantMatrix{method, false, std::make_shared<Fp8Source>(layout)}};
+}
+
+absl::StatusOr<TensorView> Fp8Codes(const Wanted& wanted) {
+  return wanted.Require(".weight", {wanted.rows, wanted.columns}, {DType::kF8E4M3});
+}
+
+absl::StatusOr<ExpertMatrix> FindFp8Blocks(const Wanted& wanted) {
+  constexpr int64_t kBlock = 128;
+  ATELIER_ASSIGN_OR_RETURN(const TensorView codes, Fp8Codes(wanted));
+  ATELIER_ASSIGN_OR_RETURN(
+      const TensorView scales,
+      wanted.Require(".weight_scale_inv",
+                     {CeilDiv(wanted.rows, kBlock), CeilDiv(wanted.columns, kBlock)},
+                     {DType::kF32, DType::kBF16}));
+  return Fp8Matrix(codes, scales, Method::kFP8_BLOCK);
+}
+
+absl::StatusOr<ExpertMatrix> FindFp8Rows(const Wanted& wanted) {
+  ATELIER_ASSIGN_OR_RETURN(const TensorView codes, Fp8Codes(wanted));
+  ATELIER_ASSIGN_OR_RETURN(TensorView scales,
+                           wanted.checkpoint.Find(absl::StrCat(wanted.name, ".weight_scale")));
+  // Some exports leave the second dimension out.
+  const Shape shape = scales.shape.size() == 1 ? Shape{wanted.rows} : Shape{wanted.rows, 1};
+  ATELIER_ASSIGN_OR_RETURN(
+      scales, wanted.Require(".weight_scale", shape, {DType::kF32, DType::kBF16, DType::kF16}));
+  return Fp8Matrix(codes, scales, Method::kFP8_ROW);
+}
+
+absl::StatusOr<ExpertMatrix> FindMxFp8(const Wanted& wanted) {
+  ATELIER_RETURN_IF_ERROR(CheckDivides(wanted, wanted.columns, kMxGroup, "columns"));
+  ATELIER_ASSIGN_OR_RETURN(const TensorView codes, Fp8Codes(wanted));
+  ATELIER_ASSIGN_OR_RETURN(
+      const TensorView scales,
+      wanted.Require(".weight_scale_inv", {wanted.rows, wanted.columns / kMxGroup},
+                     {DType::kU8, DType::kF8E8M0}));
+  return Fp8Matrix(codes, scales, Method::kMXFP8);
+}
+
 // The blocks and scales of all experts' matrices [rows, columns] of a layer.
 struct Blocks {
   TensorView codes;
@@ -269,6 +315,13 @@ bool HasQuantMatrix(const Checkpoint& checkpoint, absl::string_view name) {
     case QuantFormat::kGptq:
     case QuantFormat::kAwq:
       return wanted.Has(".qweight");
+    case QuantFormat::kFp8Blocks:
+    case QuantFormat::kFp8Rows:
+    case QuantFormat::kMxFp8: {
+      const absl::StatusOr<TensorView> weight =
+          checkpoint.Find(absl::StrCat(wanted.name, ".weight"));
+      return weight.ok() && weight->dtype == DType::kF8E4M3;
+    }
     case QuantFormat::kMxFp4Blocks:
     case QuantFormat::kNone:
       return false;
@@ -285,7 +338,6 @@ bool HasFusedQuantMatrices(const Checkpoint& checkpoint, absl::string_view prefi
 absl::StatusOr<ExpertMatrix> FindQuantMatrix(const Checkpoint& checkpoint, absl::string_view name,
                                              int rows, int columns) {
   const Wanted wanted{checkpoint, std::string(name), rows, columns};
-  ATELIER_RETURN_IF_ERROR(CheckDivides(wanted, columns, wanted.group(), "columns"));
   switch (wanted.config().format) {
     case QuantFormat::kPackedInt4:
       return FindPackedInt4(wanted);
@@ -295,6 +347,12 @@ absl::StatusOr<ExpertMatrix> FindQuantMatrix(const Checkpoint& checkpoint, absl:
       return FindGptq(wanted);
     case QuantFormat::kAwq:
       return FindAwq(wanted);
+    case QuantFormat::kFp8Blocks:
+      return FindFp8Blocks(wanted);
+    case QuantFormat::kFp8Rows:
+      return FindFp8Rows(wanted);
+    case QuantFormat::kMxFp8:
+      return FindMxFp8(wanted);
     case QuantFormat::kMxFp4Blocks:
     case QuantFormat::kNone:
       break;

@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "libs/base/float16.h"
 #include "libs/checkpoint/tensor_list.h"
 #include "libs/testing/status_matchers.h"
 #include "libs/testing/synthetic_checkpoint.h"
@@ -161,6 +162,8 @@ constexpr char kMxFp4[] =
     R"({"quant_method": "compressed-tensors", "format": "mxfp4-pack-quantized"})";
 constexpr char kBlocks[] = R"({"quant_method": "mxfp4"})";
 
+bool IsMx(Method method) { return method == Method::kMXFP4 || method == Method::kMXFP8; }
+
 // One layer, two experts, of which the second is looked at; the first is the same.
 class QuantMatrixTest : public ::testing::Test {
  protected:
@@ -179,11 +182,12 @@ class QuantMatrixTest : public ::testing::Test {
     }
   }
 
-  absl::StatusOr<ExpertTensors> Find(const char* quantization) {
+  absl::StatusOr<ExpertTensors> Find(
+      const char* quantization,
+      const char* sizes = R"("hidden_size": 192, "moe_intermediate_size": 128)") {
     const std::string config = testing::TinyQwen3MoeConfig(
-        absl::StrCat(R"({"hidden_size": 192, "num_hidden_layers": 1, "num_attention_heads": 4,
-            "head_dim": 2, "vocab_size": 6, "moe_intermediate_size": 128, "num_experts": 2,
-            "quantization_config": )",
+        absl::StrCat("{", sizes, R"(, "num_hidden_layers": 1, "num_attention_heads": 4,
+            "head_dim": 2, "vocab_size": 6, "num_experts": 2, "quantization_config": )",
                      quantization, "}"));
     testing::WriteSyntheticCheckpoint(dir_.path(), {.config_json = config});
     testing::WriteSafetensors(dir_.File("model.safetensors"), tensors_);
@@ -198,7 +202,7 @@ class QuantMatrixTest : public ::testing::Test {
     ASSERT_TRUE(matrix.quant.has_value());
     EXPECT_EQ(matrix.quant->method, method);
     const bool zeros = method >= Method::kINT4G32Z && method <= Method::kINT4G128Z;
-    const size_t step = method == Method::kMXFP4 ? 32 : kGroup;
+    const size_t step = IsMx(method) ? 32 : kGroup;
     for (size_t row = 0; row < made.rows; ++row) {
       for (size_t first = 0; first < made.columns; first += step) {
         const size_t count = std::min(made.columns - first, size_t{128});
@@ -208,7 +212,7 @@ class QuantMatrixTest : public ::testing::Test {
         ASSERT_EQ(std::memcmp(block.codes, &made.codes[row * made.columns + first], count), 0);
         for (size_t j = 0; j * step < count; ++j) {
           const size_t at = row * made.groups() + (first + j * step) / made.group;
-          if (method == Method::kMXFP4) {
+          if (IsMx(method)) {
             ASSERT_EQ(block.exponents[j], made.exponents[(row * made.columns + first) / 32 + j]);
             continue;
           }
@@ -229,6 +233,13 @@ class QuantMatrixTest : public ::testing::Test {
     EXPECT_EQ(expert.gate.quant->bf16_scales, bf16_scales);
     EXPECT_EQ(expert.down.quant->bf16_scales, bf16_scales);
     ATELIER_EXPECT_OK(VerifyTensors(*checkpoint_, Role::kWorker));
+  }
+
+  // The same codes and exponents, whatever the shape, in all three.
+  void ExpectExpertOfGate(const char* quantization, Method method) {
+    ATELIER_ASSERT_OK_AND_ASSIGN(const ExpertTensors expert, Find(quantization));
+    ExpectSame(expert.gate, gate_, method);
+    ExpectSame(expert.up, gate_, method);
   }
 
   void ExpectRefused(const char* quantization, absl::StatusCode code,
@@ -315,6 +326,125 @@ TEST_F(QuantMatrixTest, ReadsBlocksOfAllExpertsWithAlternatingGateAndUp) {
   ExpectExpert(kBlocks, Method::kMXFP4, false);
   tensors_.erase(prefix + "down_proj_scales");
   ExpectRefused(kBlocks, absl::StatusCode::kNotFound, {"down_proj_scales"});
+}
+
+// FP8 matrices [I, H] = [200, 288]: blocks of 128 that end early both ways.
+class Fp8MatrixTest : public QuantMatrixTest {
+ protected:
+  static constexpr size_t kRows = 200;
+  static constexpr size_t kColumns = 288;
+
+  absl::StatusOr<ExpertTensors> FindFp8(const char* quantization) {
+    return Find(quantization, R"("hidden_size": 288, "moe_intermediate_size": 200)");
+  }
+
+  // gate and up [I, H] and down [H, I] of both experts, with scales of `shape(rows, columns)`.
+  template <typename T>
+  void AddFp8(const char* suffix, DType dtype,
+              const std::function<std::vector<int64_t>(size_t, size_t)>& shape,
+              const std::function<T(uint32_t)>& scale) {
+    for (const char* prefix : {"model.layers.0.mlp.experts.0.", kExpert}) {
+      for (const char* part : {"gate_proj", "up_proj", "down_proj"}) {
+        const bool down = part[0] == 'd';
+        const size_t rows = down ? kColumns : kRows, columns = down ? kRows : kColumns;
+        std::mt19937 random(static_cast<uint32_t>(rows));
+        std::vector<uint8_t> codes(rows * columns);
+        for (uint8_t& code : codes) code = static_cast<uint8_t>(random());
+        size_t count = 1;
+        for (const int64_t dim : shape(rows, columns)) count *= static_cast<size_t>(dim);
+        std::vector<T> scales(count);
+        for (T& value : scales) value = scale(static_cast<uint32_t>(random()));
+        const std::string name = absl::StrCat(prefix, part);
+        tensors_[name + ".weight"] = Tensor(DType::kF8E4M3, {Dim(rows), Dim(columns)}, codes);
+        tensors_[name + suffix] = Tensor(dtype, shape(rows, columns), scales);
+      }
+    }
+  }
+
+  template <typename T>
+  T At(const std::string& tensor, size_t index) {
+    T value;
+    std::memcpy(&value, tensors_[kExpert + tensor].data.data() + index * sizeof(T), sizeof(T));
+    return value;
+  }
+
+  // Reads every part of 128 inputs, or what is left of them, of gate.
+  void ForEachPart(const ExpertMatrix& gate,
+                   const std::function<void(size_t row, size_t column, const QuantBlock&)>& visit) {
+    for (size_t row = 0; row < kRows; ++row) {
+      for (size_t column = 0; column < kColumns; column += 128) {
+        const size_t count = std::min(kColumns - column, size_t{128});
+        QuantBlock block{};
+        gate.quant->source->Read(static_cast<int>(row), static_cast<int>(column),
+                                 static_cast<int>(count), block);
+        for (size_t i = 0; i < count; ++i) {
+          ASSERT_EQ(block.codes[i], At<uint8_t>("gate_proj.weight", row * kColumns + column + i));
+        }
+        visit(row, column, block);
+      }
+    }
+  }
+};
+
+float Fp8Scale(uint32_t bits) { return 1.0f + static_cast<float>(bits % 1000); }
+
+TEST_F(Fp8MatrixTest, ReadsBlocksThatEndEarly) {
+  AddFp8<float>(
+      ".weight_scale_inv", DType::kF32,
+      [](size_t rows, size_t columns) {
+        return std::vector<int64_t>{Dim((rows + 127) / 128), Dim((columns + 127) / 128)};
+      },
+      Fp8Scale);
+  constexpr char kConfig[] = R"({"quant_method": "fp8", "weight_block_size": [128, 128],
+      "activation_scheme": "dynamic"})";
+  ATELIER_ASSERT_OK_AND_ASSIGN(const ExpertTensors expert, FindFp8(kConfig));
+  EXPECT_EQ(expert.gate.quant->method, Method::kFP8_BLOCK);
+  ForEachPart(expert.gate, [&](size_t row, size_t column, const QuantBlock& block) {
+    ASSERT_EQ(block.float_scales[0],
+              At<float>("gate_proj.weight_scale_inv", row / 128 * 3 + column / 128));
+  });
+  tensors_[absl::StrCat(kExpert, "down_proj.weight_scale_inv")].shape = {2, 3};
+  const absl::Status status = FindFp8(kConfig).status();
+  EXPECT_THAT(status,
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       AllOf(HasSubstr("down_proj.weight_scale_inv"), HasSubstr("[3, 2]"))));
+  tensors_.erase(absl::StrCat(kExpert, "down_proj.weight_scale_inv"));
+  EXPECT_THAT(FindFp8(kConfig), StatusIs(absl::StatusCode::kNotFound, HasSubstr("scale_inv")));
+}
+
+TEST_F(Fp8MatrixTest, ReadsScalesPerRowOfBothShapes) {
+  constexpr char kConfig[] = R"({"quant_method": "compressed-tensors", "format": "float-quantized",
+      "config_groups": {"group_0": {"weights": {"num_bits": 8, "type": "float",
+      "strategy": "channel", "symmetric": true}}}})";
+  for (const bool flat : {false, true}) {
+    AddFp8<uint16_t>(
+        ".weight_scale", DType::kBF16,
+        [flat](size_t rows, size_t) {
+          return flat ? std::vector<int64_t>{Dim(rows)} : std::vector<int64_t>{Dim(rows), 1};
+        },
+        [](uint32_t bits) { return ToBFloat16(Fp8Scale(bits)).bits; });
+    ATELIER_ASSERT_OK_AND_ASSIGN(const ExpertTensors expert, FindFp8(kConfig));
+    EXPECT_EQ(expert.gate.quant->method, Method::kFP8_ROW);
+    ForEachPart(expert.gate, [&](size_t row, size_t, const QuantBlock& block) {
+      const BFloat16 scale{At<uint16_t>("gate_proj.weight_scale", row)};
+      ASSERT_EQ(block.float_scales[0], ToFloat(scale));
+    });
+  }
+}
+
+TEST_F(Fp8MatrixTest, ReadsMxFp8) {
+  gate_ = Make(kInner, kHidden, 32, 1);
+  for (const char* prefix : {"model.layers.0.mlp.experts.0.", kExpert}) {
+    for (const char* part : {"gate_proj", "up_proj", "down_proj"}) {
+      const bool down = part[0] == 'd';
+      const size_t rows = down ? kHidden : kInner, columns = down ? kInner : kHidden;
+      const std::string name = absl::StrCat(prefix, part);
+      tensors_[name + ".weight"] = Tensor(DType::kF8E4M3, {Dim(rows), Dim(columns)}, gate_.codes);
+      tensors_[name + ".weight_scale_inv"] =
+          Tensor(DType::kU8, {Dim(rows), Dim(columns / 32)}, gate_.exponents);
+    }
+  }
+  ExpectExpertOfGate(R"({"quant_method": "mxfp8"})", Method::kMXFP8);
 }
 
 TEST_F(QuantMatrixTest, NamesAbsentScalesWrongShapesAndDtypes) {

@@ -9,6 +9,9 @@ enum class QuantFormat {
   kPackedMxFp4,  // compressed-tensors, mxfp4-pack-quantized
   kGptq,
   kAwq,
+  kFp8Blocks,    // E4M3, a scale per 128 x 128
+  kFp8Rows,      // E4M3, a scale per output row: compressed-tensors, float-quantized
+  kMxFp8,        // E4M3, an exponent per 32 inputs
   kMxFp4Blocks,  // all experts of a layer in tensors of blocks and scales
 };
 

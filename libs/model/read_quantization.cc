@@ -2,9 +2,11 @@
 
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 
 namespace atelier {
 namespace {
@@ -67,7 +69,6 @@ QuantizationConfig ReadAwq(ConfigFields& fields) {
   return config;
 }
 
-// The weights of one group of modules of compressed-tensors.
 QuantizationConfig ReadPackedInt4(ConfigFields& weights) {
   RequireFourBits(weights.RequireInt({"num_bits"}, kBits), weights);
   const std::string type = weights.String({"type"}, "int");
@@ -94,7 +95,32 @@ bool Same(const QuantizationConfig& a, const QuantizationConfig& b) {
   return a.format == b.format && a.group_size == b.group_size && a.symmetric == b.symmetric;
 }
 
-QuantizationConfig ReadGroup(const json& group, const std::string& place, ConfigFields& fields) {
+// FP8 as DeepSeek-V3 publishes it.
+QuantizationConfig ReadFp8(ConfigFields& fields) {
+  const std::vector<int64_t> block = fields.Ints({"weight_block_size"}, {1, 1 << 20});
+  if (block != std::vector<int64_t>{128, 128}) {
+    fields.Fail(Unsupported("weight_block_size", absl::StrCat("[", absl::StrJoin(block, ", "), "]"),
+                            "only [128, 128]"));
+  }
+  return {QuantFormat::kFp8Blocks, 128, true, 0};
+}
+
+QuantizationConfig ReadFp8Rows(ConfigFields& weights) {
+  const int bits = weights.RequireInt({"num_bits"}, kBits);
+  const std::string type = weights.String({"type"}, "float");
+  if (bits != 8 || type != "float") {
+    weights.Fail(Unsupported("weights.type", absl::StrCat(type, bits), "only 8-bit float"));
+  }
+  const std::string strategy = weights.String({"strategy"}, "channel");
+  if (strategy != "channel") {
+    weights.Fail(Unsupported("weights.strategy", strategy, "only channel"));
+  }
+  return {QuantFormat::kFp8Rows, 0, true, 0};
+}
+
+// The weights of one group of modules of compressed-tensors.
+QuantizationConfig ReadGroup(const json& group, const std::string& place, bool floats,
+                             ConfigFields& fields) {
   if (!group.is_object()) {
     fields.Fail(absl::InvalidArgumentError(absl::StrCat(place, " must be an object")));
     return {};
@@ -106,7 +132,7 @@ QuantizationConfig ReadGroup(const json& group, const std::string& place, Config
     return {};
   }
   ConfigFields read(*weights, absl::StrCat(place, ".weights"));
-  const QuantizationConfig config = ReadPackedInt4(read);
+  const QuantizationConfig config = floats ? ReadFp8Rows(read) : ReadPackedInt4(read);
   fields.Fail(read.status());
   return config;
 }
@@ -114,8 +140,9 @@ QuantizationConfig ReadGroup(const json& group, const std::string& place, Config
 QuantizationConfig ReadCompressedTensors(ConfigFields& fields) {
   const std::string format = fields.String({"format"}, "(not named)");
   if (format == "mxfp4-pack-quantized") return {QuantFormat::kPackedMxFp4, 32, true, 0};
-  if (format != "pack-quantized") {
-    fields.Fail(Unsupported("format", format, "only pack-quantized and mxfp4-pack-quantized"));
+  if (format != "pack-quantized" && format != "float-quantized") {
+    fields.Fail(Unsupported("format", format,
+                            "only pack-quantized, mxfp4-pack-quantized and float-quantized"));
     return {};
   }
   const json* groups = fields.Object({"config_groups"});
@@ -125,8 +152,8 @@ QuantizationConfig ReadCompressedTensors(ConfigFields& fields) {
   }
   std::optional<QuantizationConfig> common;
   for (const auto& [name, group] : groups->items()) {
-    const QuantizationConfig config =
-        ReadGroup(group, absl::StrCat(kPlace, ".config_groups.", name), fields);
+    const QuantizationConfig config = ReadGroup(
+        group, absl::StrCat(kPlace, ".config_groups.", name), format == "float-quantized", fields);
     if (common && !Same(*common, config)) {
       fields.Fail(Unsupported("config_groups", "(several)", "they must quantise alike"));
     }
@@ -151,9 +178,13 @@ QuantizationConfig ReadQuantization(ConfigFields& fields) {
     config = ReadCompressedTensors(inner);
   } else if (method == "mxfp4") {
     config = {QuantFormat::kMxFp4Blocks, 32, true, 0};
+  } else if (method == "mxfp8") {
+    config = {QuantFormat::kMxFp8, 32, true, 0};
+  } else if (method == "fp8") {
+    config = ReadFp8(inner);
   } else {
-    inner.Fail(
-        Unsupported("quant_method", method, "it knows gptq, awq, compressed-tensors, mxfp4"));
+    inner.Fail(Unsupported("quant_method", method,
+                           "it knows awq, compressed-tensors, fp8, gptq, mxfp4 and mxfp8"));
   }
   fields.Fail(inner.status());
   return config;
