@@ -5,6 +5,8 @@
 #include <string>
 
 #include "gtest/gtest.h"
+#include "libs/kernels/quantizer.h"
+#include "libs/testing/random_quant_source.h"
 #include "libs/testing/status_matchers.h"
 #include "tests/golden/golden_file.h"
 #include "tests/golden/model_under_test.h"
@@ -57,6 +59,7 @@ class DemoModel : public ::testing::Test {
   }
 
   static const DemoGolden& golden() { return *golden_; }
+  static const Checkpoint* OpenCheckpoint() { return checkpoint_; }
 
  private:
   static DemoGolden* golden_;
@@ -167,6 +170,90 @@ TEST_F(DemoModel, Int8PerplexityIsNearTheReferences) {
   const double perplexity = Perplexity(*model, golden().windows);
   std::printf("  perplexity %.4f, reference %.4f\n", perplexity, golden().perplexity);
   EXPECT_NEAR(perplexity, golden().perplexity, 0.02 * golden().perplexity);
+}
+
+// Methods that the experts are requantised to, with the perplexity that docs/numerics.md states.
+struct Requantised {
+  Method method;
+  double perplexity;
+};
+
+class DemoModelRequantised : public DemoModel, public ::testing::WithParamInterface<Requantised> {};
+
+TEST_P(DemoModelRequantised, PerplexityIsTheStatedOne) {
+  const auto model = Start({.method = GetParam().method, .max_tokens_per_step = 128});
+  const double perplexity = Perplexity(*model, golden().windows);
+  std::printf("  %s: perplexity %.4f, reference %.4f\n",
+              std::string(MethodName(GetParam().method)).c_str(), perplexity, golden().perplexity);
+  EXPECT_NEAR(perplexity, GetParam().perplexity, 0.005 * GetParam().perplexity);
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Golden, DemoModelRequantised,
+    ::testing::Values(Requantised{Method::kQ8_0, 20.84}, Requantised{Method::kINT4G32, 21.84},
+                      Requantised{Method::kINT4G64, 22.89}, Requantised{Method::kMXFP4, 24.10}),
+    [](const auto& info) { return std::string(MethodName(info.param.method)); });
+
+// Of weights and of what is left of them.
+struct Loss {
+  double weights = 0;   // Σ |w|
+  double searched = 0;  // Σ |error|, and Σ error², with the searched scales …
+  double searched_square = 0;
+  double plain = 0;  // … and with the largest magnitude / 7
+  double plain_square = 0;
+};
+
+void AddGroup(const float* weights, int group, const QuantBlock& block, Method method, Loss& loss) {
+  double peak = 0;
+  for (int i = 0; i < group; ++i) peak = std::max(peak, std::abs(double{weights[i]}));
+  const double step = peak > 0 ? peak / 7 : 1;
+  for (int i = 0; i < group; ++i) {
+    const double weight = weights[i];
+    const double plain = std::nearbyint(weight / step) * step - weight;
+    const double searched =
+        testing::RandomQuantSource::Weight(*BlockFormatOf(method), block, i) - weight;
+    loss.weights += std::abs(weight);
+    loss.plain += std::abs(plain);
+    loss.plain_square += plain * plain;
+    loss.searched += std::abs(searched);
+    loss.searched_square += searched * searched;
+  }
+}
+
+void AddMatrix(const TensorView& tensor, Method method, Loss& loss) {
+  const auto columns = static_cast<int>(tensor.shape[1]);
+  const WeightSource floats{tensor.dtype, tensor.data.data(), static_cast<size_t>(columns)};
+  const QuantizingSource source(floats, method);
+  const int group = KMultiple(method);
+  std::vector<float> weights(static_cast<size_t>(group));
+  for (int row = 0; row < tensor.shape[0]; ++row) {
+    for (int column = 0; column < columns; column += group) {
+      QuantBlock block{};
+      source.Read(row, column, group, block);
+      ReadWeights(floats, row, column, group, weights.data());
+      AddGroup(weights.data(), group, block, method, loss);
+    }
+  }
+}
+
+// docs/numerics.md states the numbers.
+TEST_F(DemoModel, Int4LosesAQuarterLessThanPlainRounding) {
+  for (const Method method : {Method::kINT4G32, Method::kINT4G64, Method::kINT4G128}) {
+    Loss loss;
+    for (const int layer : {1, 10, 20, 29}) {
+      for (int expert = 0; expert < 16; ++expert) {
+        ATELIER_ASSERT_OK_AND_ASSIGN(const ExpertTensors tensors,
+                                     FindExpert(*OpenCheckpoint(), layer, expert));
+        if (method != Method::kINT4G128) AddMatrix(tensors.gate.tensor, method, loss);
+        AddMatrix(tensors.down.tensor, method, loss);
+      }
+    }
+    std::printf("  %s: mean|d|/mean|w| %.4f, plain %.4f; root mean square %.4f of plain\n",
+                std::string(MethodName(method)).c_str(), loss.searched / loss.weights,
+                loss.plain / loss.weights, std::sqrt(loss.searched_square / loss.plain_square));
+    EXPECT_LT(loss.searched_square, 0.75 * loss.plain_square);
+    EXPECT_LT(loss.searched, 0.8 * loss.plain);
+  }
 }
 
 // A text that runs freely may leave the reference's at a near-tie, and everything after differs:
