@@ -27,6 +27,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--model", type=pathlib.Path, default=REPO / "build" / "demo-model", help=argparse.SUPPRESS)
     parser.add_argument("--smg", type=pathlib.Path, default=REPO / ".venv" / "gateway" / "bin" / "smg",
                         help=argparse.SUPPRESS)
+    parser.add_argument("--check-arguments", action="store_true", help=argparse.SUPPRESS)  # and do nothing
     arguments = parser.parse_args()
     if arguments.max_tokens < 1:
         parser.error(f"--max-tokens={arguments.max_tokens}: must be at least 1")
@@ -124,6 +125,8 @@ def interrupted(*_):
 
 def main() -> int:
     arguments = parse_arguments()
+    if arguments.check_arguments:
+        return 0
     signal.signal(signal.SIGTERM, interrupted)
     with tempfile.TemporaryDirectory(prefix="atelier-demo-") as folder, Stack(pathlib.Path(folder)) as stack:
         try:

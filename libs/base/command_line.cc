@@ -28,7 +28,8 @@ std::optional<int> AnswerCommandLine(const std::string& program, const FlagTable
 }
 
 int FailureExitStatus(const absl::Status& status) {
-  const bool of_a_value = absl::IsInvalidArgument(status) || absl::IsResourceExhausted(status);
+  const bool of_a_value = absl::IsInvalidArgument(status) || absl::IsResourceExhausted(status) ||
+                          absl::IsFailedPrecondition(status);
   return of_a_value && absl::StartsWith(status.message(), "--") ? 2 : 1;
 }
 

@@ -18,9 +18,9 @@ std::optional<int> AnswerCommandLine(const std::string& program, const FlagTable
                                      const char* const* argv,
                                      const std::function<absl::Status()>& validate);
 
-// How a program ends that could not start: 2 when `status` (INVALID_ARGUMENT or
-// RESOURCE_EXHAUSTED, and its message begins with the flag) is about the value of a flag that only
-// the machine or the model could judge; else 1.
+// How a program ends that could not start: 2 when `status` (INVALID_ARGUMENT,
+// RESOURCE_EXHAUSTED or FAILED_PRECONDITION, and its message begins with the flag) is about the
+// value of a flag that only the machine or the model could judge; else 1.
 int FailureExitStatus(const absl::Status& status);
 
 // The same status, its message beginning as users type the flag where it begins with what a library

@@ -199,7 +199,7 @@ const std::vector<KernelEntry>& KernelTable::Candidates() {
 
 absl::StatusOr<KernelTable> KernelTable::Select(const CpuFeatures& features, CpuIsa cap) {
   if (!LevelSupported(cap, features)) {
-    return absl::FailedPreconditionError(absl::StrCat("cpu-isa ", CpuIsaName(cap), " needs ",
+    return absl::FailedPreconditionError(absl::StrCat("--cpu-isa=", CpuIsaName(cap), " needs ",
                                                       WhatIsMissing(cap, features), ": use ",
                                                       UsableInstead(cap, features)));
   }

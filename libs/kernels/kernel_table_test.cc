@@ -95,18 +95,18 @@ TEST(KernelTable, Fp8OnBf16InstructionsNeedsVbmiToo) {
 TEST(KernelTable, RefusesACapTheCpuLacksAndSaysWhatIsMissing) {
   EXPECT_THAT(KernelTable::Select(CpuFeatures{}, CpuIsa::kAvx2),
               StatusIs(absl::StatusCode::kFailedPrecondition,
-                       AllOf(HasSubstr("cpu-isa avx2"), HasSubstr("FMA"), HasSubstr("scalar"))));
-  EXPECT_THAT(
-      KernelTable::Select(Features(true, true, true, true), CpuIsa::kAvxVnni),
-      StatusIs(absl::StatusCode::kFailedPrecondition,
-               AllOf(HasSubstr("cpu-isa avxvnni"), HasSubstr("AVX-VNNI"), HasSubstr("use avx2"))));
-  EXPECT_THAT(
-      KernelTable::Select(Features(true, false, false, false), CpuIsa::kAvx512),
-      StatusIs(absl::StatusCode::kFailedPrecondition,
-               AllOf(HasSubstr("cpu-isa avx512"), HasSubstr("AVX-512 F"), HasSubstr("use avx2"))));
+                       AllOf(HasSubstr("--cpu-isa=avx2"), HasSubstr("FMA"), HasSubstr("scalar"))));
+  EXPECT_THAT(KernelTable::Select(Features(true, true, true, true), CpuIsa::kAvxVnni),
+              StatusIs(absl::StatusCode::kFailedPrecondition,
+                       AllOf(HasSubstr("--cpu-isa=avxvnni"), HasSubstr("AVX-VNNI"),
+                             HasSubstr("use avx2"))));
+  EXPECT_THAT(KernelTable::Select(Features(true, false, false, false), CpuIsa::kAvx512),
+              StatusIs(absl::StatusCode::kFailedPrecondition,
+                       AllOf(HasSubstr("--cpu-isa=avx512"), HasSubstr("AVX-512 F"),
+                             HasSubstr("use avx2"))));
   EXPECT_THAT(KernelTable::Select(Features(true, true, true, true), CpuIsa::kAmx),
               StatusIs(absl::StatusCode::kFailedPrecondition,
-                       AllOf(HasSubstr("cpu-isa amx needs AMX-TILE"), HasSubstr("this CPU"),
+                       AllOf(HasSubstr("--cpu-isa=amx needs AMX-TILE"), HasSubstr("this CPU"),
                              HasSubstr("use avx512, avx2, scalar or auto"))));
   EXPECT_THAT(KernelTable::Select(RefusedSapphireRapids(), CpuIsa::kAmx),
               StatusIs(absl::StatusCode::kFailedPrecondition,

@@ -17,7 +17,7 @@ int PrintCapabilities(const WorkerOptions& options) {
   const auto table = KernelTable::Select(features, ParseCpuIsa(options.cpu_isa).value());
   if (!table.ok()) {
     std::cerr << "expert-worker: " << table.status().message() << "\n";
-    return 1;
+    return FailureExitStatus(table.status());
   }
   std::cout << CapabilitiesText(features, *table);
   return 0;

@@ -95,11 +95,25 @@ absl::Status Frontend::LoadAndPublish() {
   const absl::Time start = clock_.Now();
   const LoaderContext context{clock_, logger_, metrics_, client_metrics_,
                               [this](const std::string& what) { ReportWaiting(what); }};
+  absl::StatusOr<TokenizerArchive> tokenizer = PackTokenizer(options_.tokenizer_path);
+  ATELIER_RETURN_IF_ERROR(CheckTokenizer(tokenizer.status()));
   ATELIER_ASSIGN_OR_RETURN(model_, loader_(options_, context));
-  ATELIER_RETURN_IF_ERROR(Publish());
+  ATELIER_RETURN_IF_ERROR(Publish(std::move(tokenizer)));
   logger_.Info("frontend_serving", {Kv("api", address()), Kv("metrics", metrics_address()),
                                     Kv("model", options_.served_model_name),
                                     Kv("seconds", absl::ToDoubleSeconds(clock_.Now() - start))});
+  return absl::OkStatus();
+}
+
+absl::Status Frontend::CheckTokenizer(const absl::Status& packed) const {
+  if (packed.ok()) return absl::OkStatus();
+  // A folder that somebody named is meant; a checkpoint may come without a tokenizer.
+  if (options_.tokenizer_path != options_.model_path) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--tokenizer-path=", options_.tokenizer_path, ": ", packed.message()));
+  }
+  logger_.Warning("no_tokenizer", {Kv("reason", packed.message()),
+                                   Kv("effect", "a gateway needs its own --tokenizer-path")});
   return absl::OkStatus();
 }
 
@@ -116,20 +130,11 @@ absl::StatusOr<ServedModel> Frontend::DescribeModel() const {
   return model;
 }
 
-absl::Status Frontend::Publish() {
+absl::Status Frontend::Publish(absl::StatusOr<TokenizerArchive> tokenizer) {
   ApiBackend backend;
   backend.engine = &model_->engine();
   ATELIER_ASSIGN_OR_RETURN(backend.model, DescribeModel());
-  backend.tokenizer = PackTokenizer(options_.tokenizer_path);
-  if (!backend.tokenizer.ok()) {
-    // A folder that somebody named is meant; a checkpoint may come without a tokenizer.
-    if (options_.tokenizer_path != options_.model_path) {
-      return absl::InvalidArgumentError(absl::StrCat("--tokenizer-path=", options_.tokenizer_path,
-                                                     ": ", backend.tokenizer.status().message()));
-    }
-    logger_.Warning("no_tokenizer", {Kv("reason", backend.tokenizer.status().message()),
-                                     Kv("effect", "a gateway needs its own --tokenizer-path")});
-  }
+  backend.tokenizer = std::move(tokenizer);
   api_->Serve(std::move(backend));
   Advance(FrontendState::kServing);
   if (options_.ready_file.empty()) return absl::OkStatus();

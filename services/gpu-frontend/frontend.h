@@ -54,7 +54,9 @@ class Frontend {
 
   absl::Status Listen();
   absl::Status LoadAndPublish();
-  absl::Status Publish();
+  // OK also where a checkpoint comes without tokenizer files, which is warned of.
+  absl::Status CheckTokenizer(const absl::Status& packed) const;
+  absl::Status Publish(absl::StatusOr<TokenizerArchive> tokenizer);
   absl::Status Ready() const;
   void ReportWaiting(const std::string& what);
   // Forward only; false when `next` or a later state was reached already.

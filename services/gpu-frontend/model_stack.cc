@@ -132,11 +132,13 @@ class ModelStack final : public LoadedModel {
     ATELIER_ASSIGN_OR_RETURN(checkpoint_, Checkpoint::Open(options.model_path));
     ATELIER_RETURN_IF_ERROR(VerifyTensors(*checkpoint_, Role::kFrontend));
     ATELIER_ASSIGN_OR_RETURN(device_, CreateDevice(options, context));
+    const ModelConfig& config = checkpoint_->config();
+    const GraphOptions graph = GraphOptionsFor(options, config);
+    // Before the workers, which may take minutes.
+    ATELIER_RETURN_IF_ERROR(ModelGraph::CheckFits(config, *device_, graph));
     ATELIER_ASSIGN_OR_RETURN(client_, AwaitWorkers(options, *checkpoint_, context));
     context.report_waiting("");
     experts_ = CreateClientExperts(*client_);
-    const ModelConfig& config = checkpoint_->config();
-    const GraphOptions graph = GraphOptionsFor(options, config);
     ATELIER_ASSIGN_OR_RETURN(
         graph_, ModelGraph::Create(*checkpoint_, *device_, *experts_, graph, context.clock,
                                    context.logger, context.metrics));

@@ -77,6 +77,16 @@ def test_a_value_that_only_machine_or_model_can_judge_exits_with_status_2(build_
     assert flag.split()[0] in done.stderr.splitlines()[-1]
 
 
+@pytest.mark.parametrize("flag", ["--context-length=9999999", "--kv-cache-bytes=1", "--kv-cache-bytes=16384TiB",
+                                  "--tokenizer-path=/nowhere"])
+def test_such_a_value_is_refused_before_the_workers_are_waited_for(build_dir, model, flag):
+    done = run(build_dir, "--port=0", f"--metrics-address={LOOPBACK}:0", f"--model-path={model}",
+               f"--workers={LOOPBACK}:{free_port()}", flag)
+    assert done.returncode == 2, done
+    assert flag.split("=")[0] in done.stderr.splitlines()[-1]
+    assert "waiting_for_workers" not in done.stderr
+
+
 def test_missing_shard_is_named(build_dir, model, tmp_path):
     broken = tmp_path / "model"
     shutil.copytree(model, broken, copy_function=lambda source, target: __import__("os").symlink(source, target))

@@ -145,6 +145,29 @@ class DeviceGraph final : public ModelGraph {
   std::function<bool()> interrupted_;
 };
 
+// What the options come to for a model.
+struct GraphSizes {
+  int num_blocks = 0;  // of the KV cache
+  int max_context = 0;
+  StepLimits limits;
+};
+
+absl::StatusOr<GraphSizes> SizesOf(const ModelConfig& config, const Device& device,
+                                   const GraphOptions& options) {
+  ATELIER_RETURN_IF_ERROR(options.Validate());
+  GraphSizes sizes;
+  ATELIER_ASSIGN_OR_RETURN(
+      sizes.num_blocks, KvCache::CountBlocks(config, options.kv_cache_bytes, options.block_size));
+  const int64_t cache_tokens = int64_t{sizes.num_blocks} * options.block_size;
+  ATELIER_ASSIGN_OR_RETURN(sizes.max_context, ContextLimit(options, config, cache_tokens));
+  sizes.limits = {options.max_tokens_per_step, options.max_sequences,
+                  CeilDiv(sizes.max_context, options.block_size), config.vocab_size};
+  const MemoryPlan plan{WeightBytes(config), cache_tokens * KvCache::BytesPerToken(config),
+                        Workspace::Bytes(config, sizes.limits)};
+  ATELIER_RETURN_IF_ERROR(plan.CheckFits(device.FreeBytes()));
+  return sizes;
+}
+
 }  // namespace
 
 absl::Status GraphOptions::Validate() const {
@@ -156,30 +179,27 @@ absl::Status GraphOptions::Validate() const {
   return CheckRange("max_sequences", max_sequences, 1, int64_t{1} << 16);
 }
 
+absl::Status ModelGraph::CheckFits(const ModelConfig& config, const Device& device,
+                                   const GraphOptions& options) {
+  return SizesOf(config, device, options).status();
+}
+
 absl::StatusOr<std::unique_ptr<ModelGraph>> ModelGraph::Create(
     const Checkpoint& checkpoint, Device& device, RemoteExperts& experts,
     const GraphOptions& options, Clock& clock, const Logger& logger, FrontendMetrics& metrics) {
-  ATELIER_RETURN_IF_ERROR(options.Validate());
   ATELIER_RETURN_IF_ERROR(VerifyTensors(checkpoint, Role::kFrontend));
   const ModelConfig& config = checkpoint.config();
-  GraphParts parts{config, options, {}, 0, {}, nullptr, nullptr};
-  ATELIER_ASSIGN_OR_RETURN(
-      const int num_blocks,
-      KvCache::CountBlocks(config, options.kv_cache_bytes, options.block_size));
-  const int64_t cache_tokens = int64_t{num_blocks} * options.block_size;
-  ATELIER_ASSIGN_OR_RETURN(parts.max_context, ContextLimit(options, config, cache_tokens));
-  parts.limits = {options.max_tokens_per_step, options.max_sequences,
-                  CeilDiv(parts.max_context, options.block_size), config.vocab_size};
-  const MemoryPlan plan{WeightBytes(config), cache_tokens * KvCache::BytesPerToken(config),
-                        Workspace::Bytes(config, parts.limits)};
-  ATELIER_RETURN_IF_ERROR(plan.CheckFits(device.FreeBytes()));
+  ATELIER_ASSIGN_OR_RETURN(const GraphSizes sizes, SizesOf(config, device, options));
+  const int num_blocks = sizes.num_blocks;
+  GraphParts parts{config, options, sizes.limits, sizes.max_context, {}, nullptr, nullptr};
   ATELIER_ASSIGN_OR_RETURN(parts.cache,
                            KvCache::Create(device, config, num_blocks, options.block_size));
   ATELIER_ASSIGN_OR_RETURN(parts.space, Workspace::Create(device, config, parts.limits));
   ATELIER_ASSIGN_OR_RETURN(parts.weights, LoadModelWeights(checkpoint, device, clock, logger));
   logger.Info("kv_cache",
               {Kv("blocks", parts.cache->num_blocks()), Kv("block_size", options.block_size),
-               Kv("tokens", cache_tokens), Kv("max_context", parts.max_context)});
+               Kv("tokens", int64_t{num_blocks} * options.block_size),
+               Kv("max_context", parts.max_context)});
   return std::make_unique<DeviceGraph>(std::move(parts), device, experts, clock, metrics);
 }
 

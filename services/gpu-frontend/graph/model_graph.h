@@ -31,6 +31,10 @@ struct GraphOptions {
 // thread owns it after Create).
 class ModelGraph : public ModelRunner {
  public:
+  // Whether Create would find the options fit for the model and the device's free memory: its
+  // RESOURCE_EXHAUSTED and INVALID_ARGUMENT, before anything is waited for or allocated.
+  static absl::Status CheckFits(const ModelConfig& config, const Device& device,
+                                const GraphOptions& options);
   // Verifies every tensor first. RESOURCE_EXHAUSTED names the sizes when weights or KV cache do not
   // fit; INVALID_ARGUMENT names a max_context beyond the model's or beyond what the KV cache holds.
   static absl::StatusOr<std::unique_ptr<ModelGraph>> Create(const Checkpoint& checkpoint,
