@@ -1,32 +1,18 @@
 #include "libs/checkpoint/expert_biases.h"
 
-#include <cstring>
-
-#include "libs/base/float16.h"
 #include "libs/base/status_macros.h"
+#include "libs/checkpoint/float_element.h"
 #include "libs/checkpoint/tensor_list.h"
 
 namespace atelier {
 namespace {
-
-float ElementOf(const TensorView& tensor, size_t index) {
-  const uint8_t* at = tensor.data.data() + index * DTypeBytes(tensor.dtype);
-  if (tensor.dtype == DType::kF32) {
-    float value;
-    std::memcpy(&value, at, sizeof(value));
-    return value;
-  }
-  uint16_t bits;
-  std::memcpy(&bits, at, sizeof(bits));
-  return tensor.dtype == DType::kBF16 ? ToFloat(BFloat16{bits}) : Float16ToFloat(bits);
-}
 
 absl::StatusOr<std::vector<float>> Read(const Checkpoint& checkpoint, const PromisedTensor& tensor,
                                         int first, int count) {
   ATELIER_ASSIGN_OR_RETURN(const TensorView view, checkpoint.Require(tensor.name, tensor.shape));
   std::vector<float> values(static_cast<size_t>(count));
   for (size_t i = 0; i < values.size(); ++i) {
-    values[i] = ElementOf(view, static_cast<size_t>(first) + i);
+    values[i] = FloatElement(view.dtype, view.data.data(), static_cast<size_t>(first) + i);
   }
   return values;
 }

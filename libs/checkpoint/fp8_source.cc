@@ -3,7 +3,7 @@
 #include <cstring>
 
 #include "libs/base/checked_math.h"
-#include "libs/base/float16.h"
+#include "libs/checkpoint/float_element.h"
 
 namespace atelier {
 namespace {
@@ -14,14 +14,7 @@ constexpr size_t kMxGroup = 32;
 }  // namespace
 
 float Fp8Source::Scale(size_t index) const {
-  if (layout_.scale_dtype == DType::kF32) {
-    float value;
-    std::memcpy(&value, layout_.scales + index * sizeof(value), sizeof(value));
-    return value;
-  }
-  uint16_t bits;
-  std::memcpy(&bits, layout_.scales + index * sizeof(bits), sizeof(bits));
-  return layout_.scale_dtype == DType::kBF16 ? ToFloat(BFloat16{bits}) : Float16ToFloat(bits);
+  return FloatElement(layout_.scale_dtype, layout_.scales, index);
 }
 
 void Fp8Source::Read(int row, int column, int count, QuantBlock& out) const {

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 #include <limits>
 #include <map>
 #include <string>
@@ -12,6 +11,7 @@
 #include "libs/base/check.h"
 #include "libs/base/float16.h"
 #include "libs/checkpoint/expert_biases.h"
+#include "libs/checkpoint/float_element.h"
 #include "libs/checkpoint/tensor_list.h"
 #include "libs/model/reference.h"
 
@@ -24,14 +24,7 @@ using Rows = std::vector<Vector>;  // one per token
 Vector Floats(const TensorView& tensor) {
   Vector values(tensor.data.size() / DTypeBytes(tensor.dtype));
   for (size_t i = 0; i < values.size(); ++i) {
-    const uint8_t* at = tensor.data.data() + i * DTypeBytes(tensor.dtype);
-    if (tensor.dtype == DType::kF32) {
-      std::memcpy(&values[i], at, sizeof(float));
-      continue;
-    }
-    uint16_t bits;
-    std::memcpy(&bits, at, sizeof(bits));
-    values[i] = tensor.dtype == DType::kBF16 ? ToFloat(BFloat16{bits}) : Float16ToFloat(bits);
+    values[i] = FloatElement(tensor.dtype, tensor.data.data(), i);
   }
   return values;
 }

@@ -41,9 +41,9 @@ FlagSection WeightFlags(WorkerOptions* o) {
        ChoiceFlag("method", MethodChoices(),
                   "How experts are kept and computed. auto keeps the published precision: bf16 for "
                   "floats; int4 (compressed-tensors, GPTQ, AWQ), mxfp4, fp8 and mxfp8 as they are. "
-                  "The others "
-                  "requantise floats: int8 with one scale per output row halves memory and time; "
-                  "int4_gN, with a searched scale per N inputs, mxfp4 and q8_0 go further.",
+                  "The others requantise floats: int8 with one scale per output row halves memory "
+                  "and time; int4_gN, with a searched scale per N inputs, mxfp4 and q8_0 go "
+                  "further.",
                   &o->method)}};
 }
 

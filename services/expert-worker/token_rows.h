@@ -19,7 +19,7 @@ class TokenRows {
   void Skip() { used_ = false; }  // no expert of the batch multiplies this form
   bool used() const { return used_; }
 
-  // Tokens [begin, end). `num_shards`: of route_rows [shard, token, top_k].
+  // Tokens [begin, end). `route_rows`: BatchPlan::route_rows() of the batch.
   void Prepare(const LayerBatch& batch, const std::vector<int32_t>& route_rows, size_t begin,
                size_t end);
 

@@ -8,6 +8,7 @@
 #include "libs/kernels/gemm/block_layout-inl.h"
 #include "libs/kernels/gemm/block_loop-inl.h"
 #include "libs/kernels/gemm/block_scales_avx2-inl.h"
+#include "libs/kernels/gemm/load-inl.h"
 #include "libs/kernels/gemm/micro_kernel.h"
 
 // Block-quantised weights times int8 activations in 256-bit instructions: a ymm is one quad (4 k)
@@ -66,23 +67,17 @@ inline __m256i Values(__m256i codes) {
   return _mm256_shuffle_epi8(values, codes);
 }
 
-inline int32_t LoadInt(const uint8_t* at) {
-  int32_t value;
-  __builtin_memcpy(&value, at, sizeof(value));
-  return value;
-}
-
 // Sum of the activations of scale group j in all lanes, from the record's sums.
 template <BlockFormat kFormat>
 inline __m256i GroupSum(const uint8_t* record, size_t j) {
   if constexpr (kFormat.group == 16) {
-    return _mm256_set1_epi32(LoadInt(record + kActivationSums16 + j * 4));
+    return _mm256_set1_epi32(LoadAs<int32_t>(record + kActivationSums16 + j * 4));
   }
   constexpr size_t kCount = static_cast<size_t>(kFormat.group) / 32;
-  __m256i sum = _mm256_set1_epi32(LoadInt(record + kActivationSums32 + j * kCount * 4));
+  __m256i sum = _mm256_set1_epi32(LoadAs<int32_t>(record + kActivationSums32 + j * kCount * 4));
   for (size_t i = 1; i < kCount; ++i) {
     const uint8_t* at = record + kActivationSums32 + (j * kCount + i) * 4;
-    sum = _mm256_add_epi32(sum, _mm256_set1_epi32(LoadInt(at)));
+    sum = _mm256_add_epi32(sum, _mm256_set1_epi32(LoadAs<int32_t>(at)));
   }
   return sum;
 }
@@ -111,7 +106,8 @@ struct BlockTile {
     }
 #pragma GCC unroll 8
     for (size_t r = 0; r < kRows; ++r) {
-      const __m256i activations = _mm256_set1_epi32(LoadInt(records.row(r) + k + kQuad * 4));
+      const __m256i activations =
+          _mm256_set1_epi32(LoadAs<int32_t>(records.row(r) + k + kQuad * 4));
 #pragma GCC unroll 2
       for (size_t side = 0; side < 2; ++side) {
         Dot::template Add<kMaxCode<kFormat>, kQuad % kGroupQuads, kGroupQuads>(

@@ -6,6 +6,7 @@
 #include <cstdint>
 
 #include "libs/kernels/gemm/block_layout-inl.h"
+#include "libs/kernels/gemm/load-inl.h"
 #include "libs/kernels/gemm/micro_kernel.h"
 #include "libs/kernels/gemm/row_cursor-inl.h"
 
@@ -151,20 +152,14 @@ inline __m512i LookUp(__m512i codes) {
   return _mm512_shuffle_epi8(_mm512_broadcast_i32x4(LoadBytes(values)), codes);
 }
 
-inline int32_t LoadInt(const uint8_t* at) {
-  int32_t value;
-  __builtin_memcpy(&value, at, sizeof(value));
-  return value;
-}
-
 // Sum of the activations of scale group j, from the record's sums.
 template <BlockFormat kFormat>
 inline int32_t GroupSum(const uint8_t* record, size_t j) {
-  if constexpr (kFormat.group == 16) return LoadInt(record + kActivationSums16 + j * 4);
+  if constexpr (kFormat.group == 16) return LoadAs<int32_t>(record + kActivationSums16 + j * 4);
   constexpr size_t kCount = static_cast<size_t>(kFormat.group) / 32;
   int32_t sum = 0;
   for (size_t i = 0; i < kCount; ++i) {
-    sum += LoadInt(record + kActivationSums32 + (j * kCount + i) * 4);
+    sum += LoadAs<int32_t>(record + kActivationSums32 + (j * kCount + i) * 4);
   }
   return sum;
 }
@@ -271,7 +266,7 @@ inline void AddGroup(const PackedSource<kFormat>& weights, size_t j,
       asm("" : "+r"(row));  // or each sum of a stride and an offset gets a register
 #pragma GCC unroll 4
       for (size_t q = 0; q < 4; ++q) {
-        const __m512i broadcast = _mm512_set1_epi32(LoadInt(row + q * 4));
+        const __m512i broadcast = _mm512_set1_epi32(LoadAs<int32_t>(row + q * 4));
         dots[r] = Dot::template Add<kMaxCode<kFormat>>(dots[r], quads[q], broadcast);
       }
     }

@@ -80,7 +80,7 @@ inline void AddPairGroup(const UnpackedPair<kFormat>& weights, size_t j,
       const __m512i second = _mm512_load_si512(weights.codes[1][4 * half + q]);
 #pragma GCC unroll 6
       for (size_t r = 0; r < kRows; ++r) {
-        const __m512i broadcast = _mm512_set1_epi32(LoadInt(rows[r] + q * 4));
+        const __m512i broadcast = _mm512_set1_epi32(LoadAs<int32_t>(rows[r] + q * 4));
         dots[0][r] = Dot::template Add<kMaxCode<kFormat>>(dots[0][r], first, broadcast);
         dots[1][r] = Dot::template Add<kMaxCode<kFormat>>(dots[1][r], second, broadcast);
       }

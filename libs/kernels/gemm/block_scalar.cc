@@ -4,6 +4,7 @@
 
 #include "libs/base/float16.h"
 #include "libs/kernels/gemm/block_layout-inl.h"
+#include "libs/kernels/gemm/load-inl.h"
 #include "libs/kernels/gemm/micro_kernel.h"
 
 // The oracle of the block-quantised methods: one weight at a time, by the words of
@@ -11,13 +12,6 @@
 
 namespace atelier {
 namespace {
-
-template <typename T>
-T Load(const uint8_t* at) {
-  T value;
-  __builtin_memcpy(&value, at, sizeof(value));
-  return value;
-}
 
 uint32_t RawCode(int bits, const uint8_t* group, size_t quad, size_t byte) {
   const int low_bits = LowPlaneBits(bits);
@@ -48,7 +42,7 @@ int32_t Code(const BlockFormat& format, const uint8_t* group, size_t quad, size_
 }
 
 float Half(const uint8_t* at, bool bf16) {
-  const uint16_t bits = Load<uint16_t>(at);
+  const uint16_t bits = LoadAs<uint16_t>(at);
   return bf16 ? ToFloat(BFloat16{bits}) : Float16ToFloat(bits);
 }
 
@@ -139,7 +133,7 @@ float AddBlock(const Block& block, size_t row, const uint8_t* activations, float
     const float sum = static_cast<float>(SumOfActivations(block.format, j, activations));
     part = std::fma(sum, block.Min(j, row), part);
   }
-  return std::fma(part, Load<float>(activations + kActivationScale), total);
+  return std::fma(part, LoadAs<float>(activations + kActivationScale), total);
 }
 
 float Product(const MicroKernelArgs& args, int row, int column) {

@@ -5,6 +5,7 @@
 
 #include "libs/base/float16.h"
 #include "libs/kernels/gemm/fp8_layout-inl.h"
+#include "libs/kernels/gemm/load-inl.h"
 #include "libs/kernels/gemm/micro_kernel.h"
 
 // The oracle of the FP8 methods: one weight at a time, by the words of fp8_layout-inl.h. The fp32
@@ -12,13 +13,6 @@
 
 namespace atelier {
 namespace {
-
-template <typename T>
-T Load(const uint8_t* at) {
-  T value;
-  __builtin_memcpy(&value, at, sizeof(value));
-  return value;
-}
 
 // E4M3 without infinities: bias 7, subnormal below 2^-6. Exact in fp32.
 float E4M3(uint8_t code) {
@@ -40,7 +34,7 @@ float Dot(const uint8_t* codes, size_t column, const uint8_t* activations, size_
           size_t end) {
   float sums[2] = {0, 0};
   for (size_t k = begin; k < end; ++k) {
-    const float activation = ToFloat(BFloat16{Load<uint16_t>(activations + k * 2)});
+    const float activation = ToFloat(BFloat16{LoadAs<uint16_t>(activations + k * 2)});
     float& sum = sums[k % 2];
     sum = std::fma(E4M3(codes[Fp8CodeOffset(column, k)]), activation, sum);
   }
@@ -60,7 +54,7 @@ float AddBlock(const uint8_t* block, size_t groups, size_t column, const uint8_t
   }
   const float dot = Dot(codes, column, activations, 0, groups * kFp8GroupK);
   if constexpr (kScales == Fp8Scales::kRows) return total + dot;
-  return std::fma(dot, Load<float>(block + column * 4), total);
+  return std::fma(dot, LoadAs<float>(block + column * 4), total);
 }
 
 template <Fp8Scales kScales>
@@ -75,7 +69,7 @@ float Product(const MicroKernelArgs& args, size_t row, size_t column) {
     total = AddBlock<kScales>(at, groups, column % 16, activations + b * kFp8BlockK * 2, total);
     at += Fp8BlockBytes(kScales, groups);
   }
-  if constexpr (kScales == Fp8Scales::kRows) return total * Load<float>(panel + column % 16 * 4);
+  if constexpr (kScales == Fp8Scales::kRows) return total * LoadAs<float>(panel + column % 16 * 4);
   return total;
 }
 

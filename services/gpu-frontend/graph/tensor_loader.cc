@@ -1,33 +1,21 @@
 #include "services/gpu-frontend/graph/tensor_loader.h"
 
-#include <cstring>
-
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "libs/base/float16.h"
 #include "libs/base/status_macros.h"
+#include "libs/checkpoint/float_element.h"
 
 namespace atelier {
 namespace {
-
-float FloatAt(const TensorView& tensor, size_t index) {
-  const uint8_t* at = tensor.data.data() + index * DTypeBytes(tensor.dtype);
-  if (tensor.dtype == DType::kF32) {
-    float value;
-    std::memcpy(&value, at, sizeof(value));
-    return value;
-  }
-  uint16_t bits;
-  std::memcpy(&bits, at, sizeof(bits));
-  return tensor.dtype == DType::kBF16 ? ToFloat(BFloat16{bits}) : Float16ToFloat(bits);
-}
 
 size_t NumElements(const TensorView& tensor) {
   return tensor.data.size() / DTypeBytes(tensor.dtype);
 }
 
 void AppendFloats(const TensorView& tensor, std::vector<float>& out) {
-  for (size_t i = 0; i < NumElements(tensor); ++i) out.push_back(FloatAt(tensor, i));
+  for (size_t i = 0; i < NumElements(tensor); ++i)
+    out.push_back(FloatElement(tensor.dtype, tensor.data.data(), i));
 }
 
 }  // namespace
@@ -71,7 +59,8 @@ absl::StatusOr<std::unique_ptr<DeviceBuffer>> TensorLoader::BFloat16Rows(const s
   ATELIER_ASSIGN_OR_RETURN(const TensorView tensor, Require(name, {rows, columns}));
   if (tensor.dtype == DType::kBF16) return Upload(tensor.data.data(), tensor.data.size());
   std::vector<BFloat16> values(NumElements(tensor));
-  for (size_t i = 0; i < values.size(); ++i) values[i] = ToBFloat16(FloatAt(tensor, i));
+  for (size_t i = 0; i < values.size(); ++i)
+    values[i] = ToBFloat16(FloatElement(tensor.dtype, tensor.data.data(), i));
   return Upload(values.data(), values.size() * sizeof(BFloat16));
 }
 
