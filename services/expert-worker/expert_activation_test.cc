@@ -53,7 +53,7 @@ class ExpertActivationTest : public ::testing::Test {
 
   absl::StatusOr<std::unique_ptr<ExpertStore>> Load(Method method) {
     ExpertStoreOptions options;
-    options.method = method;
+    options.methods = UniformMethods(checkpoint_->config(), method);
     for (int slice = 0; slice < kSlices; ++slice) {
       options.shards.push_back({{}, 0, kNumExperts, slice, kSlices});
     }

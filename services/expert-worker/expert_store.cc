@@ -27,6 +27,7 @@ constexpr int kPanelsPerTask = 16;
 // The part of a published matrix that begins at (row, column), packed as [n, k].
 struct PackTask {
   ExpertMatrix matrix;
+  Method method = Method::kBF16;
   int row = 0;
   int column = 0;
   int n = 0;
@@ -36,10 +37,11 @@ struct PackTask {
   uint8_t* block = nullptr;
 };
 
-void Run(const PackTask& task, Method method) {
+void Run(const PackTask& task) {
   if (task.matrix.quant) {
     const QuantSlice codes(*task.matrix.quant->source, task.row, task.column);
-    PackQuantMatrix(codes, method, task.n, task.k, task.panel_begin, task.panel_end, task.block);
+    PackQuantMatrix(codes, task.method, task.n, task.k, task.panel_begin, task.panel_end,
+                    task.block);
     return;
   }
   const TensorView& tensor = task.matrix.tensor;
@@ -48,7 +50,7 @@ void Run(const PackTask& task, Method method) {
       static_cast<size_t>(task.row) * row_stride + static_cast<size_t>(task.column);
   const WeightSource floats{tensor.dtype, tensor.data.data() + first * DTypeBytes(tensor.dtype),
                             row_stride};
-  PackMatrix(floats, method, task.n, task.k, task.panel_begin, task.panel_end, task.block);
+  PackMatrix(floats, task.method, task.n, task.k, task.panel_begin, task.panel_end, task.block);
 }
 
 bool HasBf16Scales(const ExpertMatrix& matrix) { return matrix.quant && matrix.quant->bf16_scales; }
@@ -61,6 +63,28 @@ void AddTasks(const PackTask& whole, std::vector<PackTask>& tasks) {
     task.panel_end = std::min(panel + kPanelsPerTask, num_panels);
     tasks.push_back(task);
   }
+}
+
+// gate and up [I, H] give rows, down [H, I] gives columns of the slice.
+ExpertView PlanExpert(const ShardPlan& plan, const ExpertMethods& methods,
+                      const ExpertTensors& tensors, uint8_t* block, std::vector<PackTask>& tasks) {
+  const ExpertBlock layout = BlockOf(plan, methods);
+  uint8_t* const up = block + layout.gate_bytes;
+  uint8_t* const down = up + layout.up_bytes;
+  const int begin = plan.columns.begin;
+  const int width = plan.columns.size();
+  const int hidden = plan.hidden_size;
+  AddTasks({tensors.gate, methods.gate, begin, 0, width, hidden, 0, 0, block}, tasks);
+  AddTasks({tensors.up, methods.up, begin, 0, width, hidden, 0, 0, up}, tasks);
+  AddTasks({tensors.down, methods.down, 0, begin, hidden, width, 0, 0, down}, tasks);
+  ExpertView view;
+  view.gate = PackedMatrixAt(methods.gate, width, hidden, block);
+  view.up = PackedMatrixAt(methods.up, width, hidden, up);
+  view.down = PackedMatrixAt(methods.down, hidden, width, down);
+  view.gate.bf16_scales = HasBf16Scales(tensors.gate);
+  view.up.bf16_scales = HasBf16Scales(tensors.up);
+  view.down.bf16_scales = HasBf16Scales(tensors.down);
+  return view;
 }
 
 // The packed experts of one shard: a block of memory per layer, in which experts lie one after the
@@ -88,8 +112,10 @@ struct LoadedShard {
 
 class PackedExpertStore final : public ExpertStore {
  public:
-  PackedExpertStore(const ModelConfig& config, Method method, std::vector<ShardPlan> plans)
-      : method_(method), hidden_size_(config.hidden_size), num_experts_(config.moe.num_experts) {
+  PackedExpertStore(const ModelConfig& config, std::vector<ShardPlan> plans)
+      : method_(plans[0].methods[0].gate),
+        hidden_size_(config.hidden_size),
+        num_experts_(config.moe.num_experts) {
     for (ShardPlan& plan : plans) {
       specs_.push_back(plan.spec);
       bytes_ += plan.bytes() + BiasBytes(plan, config) * plan.num_layers();
@@ -117,10 +143,9 @@ class PackedExpertStore final : public ExpertStore {
 
  private:
   const LoadedShard& at(int shard) const { return loaded_[static_cast<size_t>(shard)]; }
-  absl::Status FillLayer(const Checkpoint& checkpoint, int layer, NodeArena& arena,
+  // The shard's `index`-th layer.
+  absl::Status FillLayer(const Checkpoint& checkpoint, size_t index, NodeArena& arena,
                          LoadedShard& shard) const;
-  ExpertView PlanExpert(const ShardPlan& plan, const ExpertTensors& tensors, uint8_t* block,
-                        std::vector<PackTask>& tasks) const;
 
   const Method method_;
   const int hidden_size_;
@@ -134,31 +159,33 @@ absl::Status PackedExpertStore::Fill(const Checkpoint& checkpoint,
                                      const ExpertStoreOptions& options, NodeArena& arena,
                                      Progress& progress) {
   for (LoadedShard& shard : loaded_) {
-    for (const int layer : shard.plan.spec.layers) {
+    for (size_t index = 0; index < shard.plan.spec.layers.size(); ++index) {
       if (options.cancelled && options.cancelled()) {
         return absl::CancelledError("loading was cancelled");
       }
-      ATELIER_RETURN_IF_ERROR(FillLayer(checkpoint, layer, arena, shard));
-      progress.Add(shard.plan.bytes_per_layer + BiasBytes(shard.plan, checkpoint.config()));
+      ATELIER_RETURN_IF_ERROR(FillLayer(checkpoint, index, arena, shard));
+      progress.Add(shard.plan.layer_bytes[index] + BiasBytes(shard.plan, checkpoint.config()));
     }
   }
   return absl::OkStatus();
 }
 
-absl::Status PackedExpertStore::FillLayer(const Checkpoint& checkpoint, int layer, NodeArena& arena,
-                                          LoadedShard& shard) const {
+absl::Status PackedExpertStore::FillLayer(const Checkpoint& checkpoint, size_t index,
+                                          NodeArena& arena, LoadedShard& shard) const {
   const ShardPlan& plan = shard.plan;
+  const int layer = plan.spec.layers[index];
+  const ExpertMethods& methods = plan.methods[index];
   ATELIER_ASSIGN_OR_RETURN(std::unique_ptr<NodeMemory> memory,
-                           arena.Allocate(static_cast<size_t>(plan.bytes_per_layer)));
+                           arena.Allocate(static_cast<size_t>(plan.layer_bytes[index])));
   std::vector<PackTask> tasks;
   uint8_t* block = memory->data();
   for (int expert = plan.spec.expert_begin; expert < plan.spec.expert_end; ++expert) {
     ATELIER_ASSIGN_OR_RETURN(const ExpertTensors tensors, FindExpert(checkpoint, layer, expert));
-    shard.experts.push_back(PlanExpert(plan, tensors, block, tasks));
-    block += BlockOf(plan, method_).bytes();
+    shard.experts.push_back(PlanExpert(plan, methods, tensors, block, tasks));
+    block += BlockOf(plan, methods).bytes();
   }
   arena.ParallelFor(static_cast<int64_t>(tasks.size()),
-                    [&](int64_t i) { Run(tasks[static_cast<size_t>(i)], method_); });
+                    [&](int64_t i) { Run(tasks[static_cast<size_t>(i)]); });
   shard.memory.push_back(std::move(memory));
   const auto count = static_cast<size_t>(plan.num_experts());
   ATELIER_ASSIGN_OR_RETURN(
@@ -167,42 +194,15 @@ absl::Status PackedExpertStore::FillLayer(const Checkpoint& checkpoint, int laye
   return absl::OkStatus();
 }
 
-// gate and up [I, H] give rows, down [H, I] gives columns of the slice.
-ExpertView PackedExpertStore::PlanExpert(const ShardPlan& plan, const ExpertTensors& tensors,
-                                         uint8_t* block, std::vector<PackTask>& tasks) const {
-  const ExpertBlock layout = BlockOf(plan, method_);
-  uint8_t* const gate = block;
-  uint8_t* const up = gate + layout.gate_bytes;
-  uint8_t* const down = up + layout.gate_bytes;
-  const int begin = plan.columns.begin;
-  const int width = plan.columns.size();
-  const int hidden = plan.hidden_size;
-  AddTasks({tensors.gate, begin, 0, width, hidden, 0, 0, gate}, tasks);
-  AddTasks({tensors.up, begin, 0, width, hidden, 0, 0, up}, tasks);
-  AddTasks({tensors.down, 0, begin, hidden, width, 0, 0, down}, tasks);
-  ExpertView view;
-  view.gate = PackedMatrixAt(method_, width, hidden, gate);
-  view.up = PackedMatrixAt(method_, width, hidden, up);
-  view.down = PackedMatrixAt(method_, hidden, width, down);
-  view.gate.bf16_scales = HasBf16Scales(tensors.gate);
-  view.up.bf16_scales = HasBf16Scales(tensors.up);
-  view.down.bf16_scales = HasBf16Scales(tensors.down);
-  return view;
-}
-
 // Every tensor that will be packed, so that a broken checkpoint costs no memory and no minutes.
-absl::Status CheckTensors(const Checkpoint& checkpoint, const std::vector<ShardPlan>& plans,
-                          Method method) {
-  std::optional<bool> quantised;
+absl::Status CheckTensors(const Checkpoint& checkpoint, const std::vector<ShardPlan>& plans) {
   for (const ShardPlan& plan : plans) {
     for (const int layer : plan.spec.layers) {
+      ATELIER_ASSIGN_OR_RETURN(const ExpertTensors first, FindExpert(checkpoint, layer, 0));
       for (int expert = plan.spec.expert_begin; expert < plan.spec.expert_end; ++expert) {
         ATELIER_ASSIGN_OR_RETURN(const ExpertTensors tensors,
                                  FindExpert(checkpoint, layer, expert));
-        if (!quantised) quantised = tensors.gate.quant.has_value();
-        for (const ExpertMatrix* matrix : {&tensors.gate, &tensors.up, &tensors.down}) {
-          ATELIER_RETURN_IF_ERROR(CheckPublishedAs(*matrix, method, *quantised));
-        }
+        ATELIER_RETURN_IF_ERROR(CheckPublishedAlike(first, tensors));
         ATELIER_RETURN_IF_ERROR(FindExpertBiases(checkpoint, layer, expert).status());
       }
     }
@@ -224,10 +224,9 @@ absl::StatusOr<std::unique_ptr<ExpertStore>> ExpertStore::Load(const Checkpoint&
                                                                NodeArena& arena, Clock& clock,
                                                                const Logger& logger) {
   ATELIER_ASSIGN_OR_RETURN(std::vector<ShardPlan> plans,
-                           PlanShards(checkpoint.config(), options.shards, options.method));
-  ATELIER_RETURN_IF_ERROR(CheckTensors(checkpoint, plans, options.method));
-  auto store =
-      std::make_unique<PackedExpertStore>(checkpoint.config(), options.method, std::move(plans));
+                           PlanShards(checkpoint.config(), options.shards, options.methods));
+  ATELIER_RETURN_IF_ERROR(CheckTensors(checkpoint, plans));
+  auto store = std::make_unique<PackedExpertStore>(checkpoint.config(), std::move(plans));
   const int64_t available =
       options.available_bytes ? options.available_bytes() : AvailableMemoryBytes(arena.numa_node());
   ATELIER_RETURN_IF_ERROR(CheckMemory(store->bytes(), available));

@@ -12,13 +12,14 @@
 #include "libs/checkpoint/checkpoint.h"
 #include "libs/kernels/expert_ffn.h"
 #include "libs/model/shard.h"
+#include "services/expert-worker/shard_plan.h"
 
 namespace atelier {
 
 class NodeArena;
 
 struct ExpertStoreOptions {
-  Method method = Method::kBF16;
+  LayerMethods methods;           // of ChooseMethods, or UniformMethods for floats
   std::vector<ShardSpec> shards;  // layers empty = every MoE layer of the model
   // Bytes that may be allocated; unset = AvailableMemoryBytes() of the arena's node.
   std::function<int64_t()> available_bytes;
@@ -41,6 +42,7 @@ class ExpertStore {
   virtual ~ExpertStore() = default;
 
   virtual const std::vector<ShardSpec>& shards() const = 0;
+  // Of the first layer's gate; every ExpertView says its own.
   virtual Method method() const = 0;
   virtual int hidden_size() const = 0;
   virtual int num_experts() const = 0;  // of the model's layer

@@ -52,7 +52,7 @@ class ExpertStoreTest : public ::testing::Test {
 
   ExpertStoreOptions Options(Method method, std::vector<ShardSpec> shards) {
     ExpertStoreOptions options;
-    options.method = method;
+    options.methods = UniformMethods(checkpoint_->config(), method);
     options.shards = std::move(shards);
     return options;
   }
@@ -201,8 +201,10 @@ class PublishedInt4 : public ExpertStoreTest {
 
 TEST_F(PublishedInt4, IsHeldBitForBitInEverySlice) {
   const auto published = Publish();
-  ATELIER_ASSERT_OK_AND_ASSIGN(const Method method, ChooseMethod(*published, std::nullopt));
+  ATELIER_ASSERT_OK_AND_ASSIGN(const LayerMethods methods, ChooseMethods(*published, std::nullopt));
+  const Method method = methods[1].down;
   EXPECT_EQ(method, Method::kINT4G32);
+  EXPECT_EQ(MethodNames(published->config(), methods), "INT4_G32");
   for (const int slice : {0, 1, 2}) {
     const ExpertStoreOptions options = Options(method, {Shard({2, 9}, slice, 3)});
     ATELIER_ASSERT_OK_AND_ASSIGN(auto held,
@@ -222,12 +224,13 @@ TEST_F(PublishedInt4, IsHeldBitForBitInEverySlice) {
 
 TEST_F(PublishedInt4, IsNotRoundedAgain) {
   const auto published = Publish();
-  EXPECT_THAT(ChooseMethod(*published, Method::kINT8),
+  EXPECT_THAT(ChooseMethods(*published, Method::kINT8),
               StatusIs(absl::StatusCode::kInvalidArgument,
                        AllOf(HasSubstr("method=int8"), HasSubstr("INT4_G32"), HasSubstr("auto"))));
-  ATELIER_EXPECT_OK(ChooseMethod(*published, Method::kINT4G32));
-  ATELIER_ASSERT_OK_AND_ASSIGN(const Method floats, ChooseMethod(*checkpoint_, std::nullopt));
-  EXPECT_EQ(floats, Method::kBF16);
+  ATELIER_EXPECT_OK(ChooseMethods(*published, Method::kINT4G32));
+  ATELIER_ASSERT_OK_AND_ASSIGN(const LayerMethods floats,
+                               ChooseMethods(*checkpoint_, std::nullopt));
+  EXPECT_EQ(floats, UniformMethods(checkpoint_->config(), Method::kBF16));
 }
 
 TEST_F(PublishedInt4, MixedWithFloatsIsRefusedByName) {

@@ -19,7 +19,7 @@ struct BatchLoad {
 // reuses its memory.
 class LoadCounter {
  public:
-  // expert_bytes: packed bytes of one expert of each shard.
+  // expert_bytes: packed bytes of one expert of each shard, the mean of its layers.
   LoadCounter(std::vector<ShardSpec> shards, std::vector<int64_t> expert_bytes, int num_experts);
 
   // REQUIRES: a validated batch.

@@ -1,11 +1,14 @@
 #include "services/expert-worker/shard_plan.h"
 
 #include <algorithm>
+#include <numeric>
 #include <optional>
+#include <set>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "libs/base/check.h"
 #include "libs/base/checked_math.h"
 #include "libs/base/status_macros.h"
 #include "libs/kernels/pack.h"
@@ -68,8 +71,30 @@ absl::Status CheckSlice(const MoeConfig& moe, Method method, const ShardSpec& sh
           : absl::StrCat("possible numbers of slices: ", absl::StrJoin(possible, ", "))));
 }
 
+// A slice cuts the rows of gate and up, and the inputs of down.
+absl::Status CheckMatrices(const ShardPlan& plan, const MoeConfig& moe,
+                           const ExpertMethods& methods) {
+  ATELIER_RETURN_IF_ERROR(CheckSlice(moe, methods.down, plan.spec));
+  const int width = plan.columns.size(), hidden = plan.hidden_size;
+  ATELIER_RETURN_IF_ERROR(ValidatePackedShape(methods.gate, width, hidden));
+  ATELIER_RETURN_IF_ERROR(ValidatePackedShape(methods.up, width, hidden));
+  return ValidatePackedShape(methods.down, hidden, width);
+}
+
+absl::Status AddLayer(const ExpertMethods& methods, const MoeConfig& moe, ShardPlan& plan) {
+  ATELIER_RETURN_IF_ERROR(CheckMatrices(plan, moe, methods));
+  const std::optional<int64_t> bytes =
+      CheckedMul<int64_t>(static_cast<int64_t>(BlockOf(plan, methods).bytes()), plan.num_experts());
+  if (!bytes || !CheckedAdd(plan.bytes(), *bytes)) {
+    return absl::InvalidArgumentError("the shard has more bytes than 64 bits can count");
+  }
+  plan.methods.push_back(methods);
+  plan.layer_bytes.push_back(*bytes);
+  return absl::OkStatus();
+}
+
 absl::StatusOr<ShardPlan> PlanShard(const ModelConfig& config, const ShardSpec& shard,
-                                    Method method) {
+                                    const LayerMethods& methods) {
   ATELIER_RETURN_IF_ERROR(CheckLayers(config, shard.layers));
   const MoeConfig& moe = config.moe;
   if (shard.expert_begin < 0 || shard.expert_end <= shard.expert_begin ||
@@ -85,16 +110,9 @@ absl::StatusOr<ShardPlan> PlanShard(const ModelConfig& config, const ShardSpec& 
   plan.intermediate_size = moe.intermediate_size;
   ATELIER_ASSIGN_OR_RETURN(plan.columns,
                            SliceRange(moe.intermediate_size, shard.slice_index, shard.slice_count));
-  ATELIER_RETURN_IF_ERROR(CheckSlice(moe, method, shard));
-  ATELIER_RETURN_IF_ERROR(ValidatePackedShape(method, plan.columns.size(), config.hidden_size));
-  ATELIER_RETURN_IF_ERROR(ValidatePackedShape(method, config.hidden_size, plan.columns.size()));
-  const std::optional<int64_t> layer_bytes =
-      CheckedMul<int64_t>(static_cast<int64_t>(BlockOf(plan, method).bytes()), plan.num_experts());
-  const std::optional<int64_t> bytes =
-      layer_bytes ? CheckedMul<int64_t>(*layer_bytes, static_cast<int64_t>(plan.spec.layers.size()))
-                  : std::nullopt;
-  if (!bytes) return absl::InvalidArgumentError("the shard has more bytes than 64 bits can count");
-  plan.bytes_per_layer = *layer_bytes;
+  for (const int layer : plan.spec.layers) {
+    ATELIER_RETURN_IF_ERROR(AddLayer(methods[static_cast<size_t>(layer)], moe, plan));
+  }
   return plan;
 }
 
@@ -109,20 +127,43 @@ bool Overlap(const ShardPlan& a, const ShardPlan& b) {
 
 }  // namespace
 
-ExpertBlock BlockOf(const ShardPlan& plan, Method method) {
-  const size_t align = kRowAlignBytes;
-  const int width = plan.columns.size();
-  return {RoundUp(PackedMatrixBytes(method, width, plan.hidden_size), align),
-          RoundUp(PackedMatrixBytes(method, plan.hidden_size, width), align)};
+LayerMethods UniformMethods(const ModelConfig& config, Method method) {
+  return LayerMethods(static_cast<size_t>(config.num_layers), {method, method, method});
+}
+
+std::string MethodNames(const ModelConfig& config, const LayerMethods& methods) {
+  std::set<Method> used;
+  for (const int layer : MoeLayers(config)) {
+    const ExpertMethods& of_layer = methods[static_cast<size_t>(layer)];
+    used.insert({of_layer.gate, of_layer.up, of_layer.down});
+  }
+  const auto name_of = [](std::string* out, Method method) {
+    out->append(std::string(MethodName(method)));
+  };
+  return absl::StrJoin(used, "+", name_of);
+}
+
+int64_t ShardPlan::bytes() const {
+  return std::accumulate(layer_bytes.begin(), layer_bytes.end(), int64_t{0});
+}
+
+ExpertBlock BlockOf(const ShardPlan& plan, const ExpertMethods& methods) {
+  const int width = plan.columns.size(), hidden = plan.hidden_size;
+  const auto bytes = [](Method method, int n, int k) {
+    return RoundUp(PackedMatrixBytes(method, n, k), size_t{kRowAlignBytes});
+  };
+  return {bytes(methods.gate, width, hidden), bytes(methods.up, width, hidden),
+          bytes(methods.down, hidden, width)};
 }
 
 absl::StatusOr<std::vector<ShardPlan>> PlanShards(const ModelConfig& config,
                                                   const std::vector<ShardSpec>& shards,
-                                                  Method method) {
+                                                  const LayerMethods& methods) {
+  ATELIER_CHECK(methods.size() == static_cast<size_t>(config.num_layers));
   if (shards.empty()) return absl::InvalidArgumentError("shards: there is none to load");
   std::vector<ShardPlan> plans;
   for (const ShardSpec& shard : shards) {
-    ATELIER_ASSIGN_OR_RETURN(ShardPlan plan, PlanShard(config, shard, method));
+    ATELIER_ASSIGN_OR_RETURN(ShardPlan plan, PlanShard(config, shard, methods));
     for (const ShardPlan& other : plans) {
       if (Overlap(plan, other)) {
         return absl::InvalidArgumentError(absl::StrCat("shards \"", ShardName(other.spec),

@@ -67,16 +67,16 @@ absl::Status Worker::OpenModel() {
                 Kv("topology", topology.ToString()), Kv("node", arena_->numa_node()),
                 Kv("threads", arena_->num_threads())});
   ATELIER_ASSIGN_OR_RETURN(checkpoint_, Checkpoint::Open(options_.model_path));
-  const absl::StatusOr<Method> method = ChooseMethod(*checkpoint_, options_.RequestedMethod());
-  ATELIER_RETURN_IF_ERROR(NameFlags(method.status(), {{"method=", "--method="}}));
-  method_ = *method;
+  absl::StatusOr<LayerMethods> methods = ChooseMethods(*checkpoint_, options_.RequestedMethod());
+  ATELIER_RETURN_IF_ERROR(NameFlags(methods.status(), {{"method=", "--method="}}));
+  methods_ = *std::move(methods);
   return absl::OkStatus();
 }
 
 absl::StatusOr<WorkerService::Served> Worker::DescribeServed() const {
   const ModelConfig& config = checkpoint_->config();
   const absl::StatusOr<std::vector<ShardPlan>> planned =
-      PlanShards(config, {options_.Shard(config.moe.num_experts)}, method_);
+      PlanShards(config, {options_.Shard(config.moe.num_experts)}, methods_);
   ATELIER_RETURN_IF_ERROR(
       NameFlags(planned.status(), {{"experts ", "--experts="}, {"slice ", "--shard-slice="}}));
   WorkerService::Served served;
@@ -85,15 +85,15 @@ absl::StatusOr<WorkerService::Served> Worker::DescribeServed() const {
   description.epoch = RandomEpoch();
   description.model_digest = checkpoint_->digest();
   description.model_type = config.model_type;
-  description.method = std::string(MethodName(method_));
-  description.isa = kernels_->isa(method_);
+  description.method = MethodNames(config, methods_);
+  description.isa = kernels_->isa((*planned)[0].methods[0].gate);
   description.hidden_size = config.hidden_size;
   description.num_experts = config.moe.num_experts;
   description.top_k = config.moe.top_k;
   description.intermediate_size = config.moe.intermediate_size;
   for (const ShardPlan& plan : *planned) {
     description.shards.push_back(plan.spec);
-    served.expert_bytes.push_back(static_cast<int64_t>(BlockOf(plan, method_).bytes()));
+    served.expert_bytes.push_back(plan.bytes() / (plan.num_layers() * plan.num_experts()));
   }
   description.limits = {options_.max_tokens_per_call, options_.max_message_bytes,
                         options_.max_queued_calls};
@@ -138,7 +138,7 @@ absl::Status Worker::Load() {
 absl::Status Worker::LoadAndServe() {
   const absl::Time start = clock_.Now();
   ExpertStoreOptions loading;
-  loading.method = method_;
+  loading.methods = methods_;
   loading.shards = {options_.Shard(checkpoint_->config().moe.num_experts)};
   loading.cancelled = [this] { return loading_cancelled_.load(); };
   arena_->BindCallingThread();
@@ -148,11 +148,12 @@ absl::Status Worker::LoadAndServe() {
   LogHugePages(HugePageUse::Read(), store_->bytes(), logger_);
   executor_ = CreateExecutor(*store_, *kernels_, *arena_);
   service_->Serve(*executor_, [this] { arena_->BindCallingThread(); });
-  logger_.Info("worker_serving",
-               {Kv("listen", absl::StrJoin(addresses(), ",")), Kv("metrics", metrics_address()),
-                Kv("method", MethodName(method_)), Kv("isa", kernels_->isa(method_)),
-                Kv("shard", ShardName(store_->shards()[0])), Kv("bytes", store_->bytes()),
-                Kv("seconds", absl::ToDoubleSeconds(clock_.Now() - start))});
+  logger_.Info(
+      "worker_serving",
+      {Kv("listen", absl::StrJoin(addresses(), ",")), Kv("metrics", metrics_address()),
+       Kv("method", MethodNames(checkpoint_->config(), methods_)),
+       Kv("isa", kernels_->isa(store_->method())), Kv("shard", ShardName(store_->shards()[0])),
+       Kv("bytes", store_->bytes()), Kv("seconds", absl::ToDoubleSeconds(clock_.Now() - start))});
   if (options_.ready_file.empty()) return absl::OkStatus();
   return WriteReadyFile(options_.ready_file, {{"listen", absl::StrJoin(addresses(), ",")},
                                               {"metrics", metrics_address()}});

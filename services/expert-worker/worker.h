@@ -66,7 +66,7 @@ class Worker {
   std::unique_ptr<KernelTable> kernels_;
   std::unique_ptr<NodeArena> arena_;
   std::unique_ptr<Checkpoint> checkpoint_;
-  Method method_ = Method::kBF16;  // how its experts are kept
+  LayerMethods methods_;
   std::unique_ptr<ExpertStore> store_;
   std::unique_ptr<Executor> executor_;
   std::unique_ptr<WorkerService> service_;

@@ -33,7 +33,7 @@ class WorkerService final : public WorkerHandler {
   // What it serves. `description` in all but `state`, which is the lifecycle's.
   struct Served {
     WorkerDescription description;
-    std::vector<int64_t> expert_bytes;  // packed bytes of one expert of each shard, for the metrics
+    std::vector<int64_t> expert_bytes;  // mean packed bytes of an expert of each shard, for metrics
   };
   WorkerService(Served served, const BatcherOptions& batching, const Dependencies& dependencies);
   ~WorkerService() override;
