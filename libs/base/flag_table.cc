@@ -163,7 +163,11 @@ std::string FormatBytes(int64_t bytes) {
 
 FlagSpec StringFlag(std::string name, std::string value, std::string help, std::string* target) {
   help = WithDefault(std::move(help), *target);
-  return {std::move(name), std::move(value), std::move(help), [target](absl::string_view text) {
+  return {std::move(name), std::move(value), std::move(help),
+          [target](absl::string_view text) -> absl::Status {
+            if (text.empty()) {
+              return absl::InvalidArgumentError("must not be empty; leave it out for the default");
+            }
             *target = std::string(text);
             return absl::OkStatus();
           }};

@@ -90,6 +90,7 @@ TEST(FlagTable, TwoValuesOfOneFlagAreRefused) {
 
 TEST(FlagTable, ValuesThatAreNotOneWordAreQuoted) {
   EXPECT_THAT(ErrorOf({"--port="}), HasSubstr("--port=\"\": must be"));
+  EXPECT_THAT(ErrorOf({"--host="}), HasSubstr("--host=\"\": must not be empty"));
   EXPECT_THAT(ErrorOf({"--port=a\tb"}), HasSubstr("--port=\"a\\tb\": must be"));
 }
 

@@ -249,12 +249,32 @@ absl::Status CheckIndexAgrees(const ShardIndex& index, const Contents& contents)
   return absl::OkStatus();
 }
 
-// Layers beyond the last one predict further tokens; they are no part of the model that is served.
-bool IsSkipped(absl::string_view name, const ModelConfig& config) {
-  if (absl::StartsWith(name, "mtp.")) return true;
-  if (!absl::ConsumePrefix(&name, "model.layers.")) return false;
+// The layer that a tensor belongs to, or -1.
+int LayerOf(absl::string_view name) {
   int layer = 0;
-  return absl::SimpleAtoi(name.substr(0, name.find('.')), &layer) && layer >= config.num_layers;
+  if (!absl::ConsumePrefix(&name, "model.layers.")) return -1;
+  return absl::SimpleAtoi(name.substr(0, name.find('.')), &layer) ? layer : -1;
+}
+
+// Layers beyond the last one predict further tokens; they are no part of the model that is served.
+// Such a layer mixes the last hidden state with a token's embedding by its eh_proj. Any other layer
+// there means that config.json is of another model.
+absl::Status DropPredictors(Contents& contents) {
+  const int num_layers = contents.config.num_layers;
+  for (const auto& [name, entry] : contents.entries) {
+    const int layer = LayerOf(name);
+    if (layer < num_layers) continue;
+    if (!contents.entries.contains(absl::StrCat("model.layers.", layer, ".eh_proj.weight"))) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          contents.directory, ": ", kConfigName, " says num_hidden_layers=", num_layers, ", but ",
+          contents.shards[entry.shard].file, " holds tensor ", QuotedName(name),
+          ": one of the two is of another model"));
+    }
+  }
+  absl::erase_if(contents.entries, [num_layers](const auto& item) {
+    return absl::StartsWith(item.first, "mtp.") || LayerOf(item.first) >= num_layers;
+  });
+  return absl::OkStatus();
 }
 
 }  // namespace
@@ -271,8 +291,7 @@ absl::StatusOr<std::unique_ptr<Checkpoint>> Checkpoint::Open(const std::string& 
   ATELIER_ASSIGN_OR_RETURN(std::vector<std::string> digests, ReadShards(index.files, contents));
   ATELIER_RETURN_IF_ERROR(CheckIndexAgrees(index, contents));
   contents.digest = CheckpointDigest(config_file.text(), std::move(digests));
-  absl::erase_if(contents.entries,
-                 [&](const auto& item) { return IsSkipped(item.first, contents.config); });
+  ATELIER_RETURN_IF_ERROR(DropPredictors(contents));
   return std::make_unique<SafetensorsCheckpoint>(std::move(contents));
 }
 

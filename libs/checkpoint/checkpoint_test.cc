@@ -246,6 +246,19 @@ TEST(Checkpoint, SkipsLayersThatPredictFurtherTokens) {
               StatusIs(kNotFound, HasSubstr("")));
 }
 
+TEST(Checkpoint, RefusesLayersThatTheConfigDoesNotKnow) {
+  TempDir dir;
+  WriteSyntheticCheckpoint(dir.path(), {.config_json = TinyQwen3MoeConfig(kSmall)});
+  std::string config = ReadFile(dir.File("config.json"));
+  const absl::string_view layers = "\"num_hidden_layers\":2";
+  config.erase(std::remove(config.begin(), config.end(), ' '), config.end());
+  ASSERT_THAT(config, HasSubstr(std::string(layers)));
+  WriteFile(dir.File("config.json"),
+            absl::StrReplaceAll(config, {{layers, "\"num_hidden_layers\":1"}}));
+  EXPECT_THAT(Checkpoint::Open(dir.path()),
+              StatusIs(kInvalid, AllOf(HasSubstr("num_hidden_layers=1"), HasSubstr("layers.1."))));
+}
+
 TEST(Checkpoint, RequiresShapeAndAFloatingDtype) {
   TempDir dir;
   WriteFile(dir.File("config.json"), TinyQwen3MoeConfig(kSmall));

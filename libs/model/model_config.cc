@@ -137,7 +137,8 @@ std::vector<bool> ReadMoeLayers(const Architecture& row, int num_layers, ConfigF
   std::vector<bool> is_moe(static_cast<size_t>(num_layers), true);
   const std::vector<std::string> types = fields.Strings({"mlp_layer_types"});
   const int step = fields.Int({"decoder_sparse_step"}, {1, kMaxLayers}, 1);
-  const int first = fields.Int({"first_k_dense_replace"}, {0, kMaxLayers}, row.first_dense_layers);
+  const int first =
+      fields.Int({"first_k_dense_replace"}, {0, num_layers - 1}, row.first_dense_layers);
   const std::vector<int64_t> dense = fields.Ints({"mlp_only_layers"}, {0, num_layers - 1});
   if (types.empty()) {
     for (int layer = 0; layer < num_layers; ++layer) {

@@ -374,6 +374,8 @@ TEST(ParseModelConfig, RefusesGroupsThatCannotBeChosenFrom) {
       {R"({"n_group": 4, "topk_group": 5})", kInvalid, "topk_group=5"},
       {R"({"n_shared_experts": 4096, "moe_intermediate_size": 4096})", kInvalid,
        "n_shared_experts"},
+      {R"({"first_k_dense_replace": 4})", kInvalid,
+       "config.json: first_k_dense_replace=4 must be from 0 to 3"},
   };
   for (const BadConfig& bad : cases) ExpectRefused(TinyGlm4MoeConfig(bad.patch), bad);
   ATELIER_ASSERT_OK_AND_ASSIGN(

@@ -62,7 +62,7 @@ std::string WhyNotBoundTcp(const Endpoint& endpoint) {
   for (const addrinfo* info = found; info != nullptr; info = info->ai_next) {
     if (const int bind_error = BindError(*info); bind_error != 0) return ErrnoText(bind_error);
   }
-  return "it was taken for a moment; try again";
+  return "it was taken for a moment (try again), or stands twice among the addresses to listen on";
 }
 
 std::string WhyNotBoundUnix(const std::string& path) {
@@ -71,7 +71,9 @@ std::string WhyNotBoundUnix(const std::string& path) {
     return ::bind(fd, reinterpret_cast<const sockaddr*>(&address), sizeof(address));
   });
   if (error == 0) ::unlink(path.c_str());
-  return error == 0 ? "it was taken for a moment; try again" : ErrnoText(error);
+  return error == 0 ? "it was taken for a moment (try again), or stands twice among the addresses "
+                      "to listen on"
+                    : ErrnoText(error);
 }
 
 }  // namespace

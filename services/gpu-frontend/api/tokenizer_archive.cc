@@ -22,6 +22,7 @@
 #include "absl/strings/str_join.h"
 #include "libs/base/check.h"
 #include "libs/base/status_macros.h"
+#include "nlohmann/json.hpp"
 
 namespace atelier {
 namespace {
@@ -96,6 +97,13 @@ absl::StatusOr<std::string> ReadFile(const std::string& path) {
   return content;
 }
 
+// A file that was cut short would be noticed by the gateway only, at its first request.
+absl::Status CheckJson(const std::string& path, const std::string& content) {
+  if (!absl::EndsWith(path, ".json") || nlohmann::json::accept(content)) return absl::OkStatus();
+  return absl::DataLossError(
+      absl::StrCat(path, ": ", content.size(), " bytes that are no JSON; copy the file again"));
+}
+
 std::string Sha256Hex(absl::string_view bytes) {
   std::array<unsigned char, EVP_MAX_MD_SIZE> digest{};
   unsigned int size = 0;
@@ -148,6 +156,7 @@ absl::StatusOr<std::string> Zip(const std::string& directory, const std::set<std
   }
   for (const std::string& name : names) {
     ATELIER_ASSIGN_OR_RETURN(const std::string content, ReadFile(directory + "/" + name));
+    ATELIER_RETURN_IF_ERROR(CheckJson(directory + "/" + name, content));
     ATELIER_RETURN_IF_ERROR(AddEntry(writer.get(), name, content));
   }
   if (archive_write_close(writer.get()) != ARCHIVE_OK) return ArchiveError(writer.get(), "the zip");

@@ -15,7 +15,8 @@ struct TokenizerArchive {
 
 // Packs the tokenizer files that lie directly in `directory` (tokenizer.json, vocabularies, chat
 // templates, config.json, generation_config.json …). NOT_FOUND when there is no tokenizer among
-// them; RESOURCE_EXHAUSTED, with the size, beyond what the gateway accepts (50 files, 200 MiB).
+// them; DATA_LOSS for a *.json that is none; RESOURCE_EXHAUSTED, with the size, beyond what the
+// gateway accepts (50 files, 200 MiB).
 absl::StatusOr<TokenizerArchive> PackTokenizer(const std::string& directory);
 
 }  // namespace atelier

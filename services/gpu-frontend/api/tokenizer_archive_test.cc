@@ -88,6 +88,13 @@ TEST(TokenizerArchive, SaysWhatIsMissing) {
               StatusIs(absl::StatusCode::kNotFound, HasSubstr("absent")));
 }
 
+TEST(TokenizerArchive, RefusesAFileThatWasCutShort) {
+  const TempDir dir;
+  Write(dir.File("tokenizer.json"), "{\"model\": {\"vocab\": {\"a\":");
+  EXPECT_THAT(PackTokenizer(dir.path()),
+              StatusIs(absl::StatusCode::kDataLoss, HasSubstr("tokenizer.json: 25 bytes")));
+}
+
 TEST(TokenizerArchive, RefusesMoreFilesThanTheGatewayTakes) {
   const TempDir dir;
   Write(dir.File("tokenizer.json"), "{}");
