@@ -13,7 +13,9 @@ target_include_directories(atelier_options INTERFACE
 if(ATELIER_SANITIZER STREQUAL "address")
   target_compile_options(atelier_options INTERFACE
     -fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer)
-  target_link_options(atelier_options INTERFACE -fsanitize=address,undefined)
+  target_link_options(atelier_options INTERFACE -fsanitize=address,undefined -Wl,--undefined=__lsan_default_suppressions)
+  add_library(atelier_lsan_tbb STATIC ${PROJECT_SOURCE_DIR}/cmake/lsan_tbb.cc)
+  target_link_libraries(atelier_options INTERFACE atelier_lsan_tbb)
 elseif(ATELIER_SANITIZER STREQUAL "thread")
   target_compile_options(atelier_options INTERFACE -fsanitize=thread -fno-omit-frame-pointer)
   target_link_options(atelier_options INTERFACE -fsanitize=thread)
