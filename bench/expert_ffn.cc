@@ -17,6 +17,7 @@
 #include "libs/kernels/aligned_buffer.h"
 #include "libs/kernels/expert_ffn.h"
 #include "libs/kernels/kernel_table.h"
+#include "libs/numa/cpu_name.h"
 #include "libs/numa/node_arena.h"
 #include "services/expert-worker/executor.h"
 

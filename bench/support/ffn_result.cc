@@ -5,6 +5,7 @@
 #include <fstream>
 
 #include "absl/strings/str_cat.h"
+#include "libs/numa/cpu_name.h"
 #include "nlohmann/json.hpp"
 
 namespace atelier {

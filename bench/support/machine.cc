@@ -2,9 +2,7 @@
 
 #include <algorithm>
 #include <atomic>
-#include <fstream>
 
-#include "absl/strings/strip.h"
 #include "bench/support/peak_loops.h"
 #include "bench/support/samples.h"
 
@@ -88,17 +86,6 @@ MachineLimits MeasureMachine(const CpuFeatures& features, NodeArena& arena, Node
         {named.isa, MeasurePeak(loops.int8, arena), MeasurePeak(loops.bf16, arena)});
   }
   return limits;
-}
-
-std::string CpuName() {
-  std::ifstream info("/proc/cpuinfo");
-  for (std::string line; std::getline(info, line);) {
-    absl::string_view name(line);
-    if (!absl::ConsumePrefix(&name, "model name")) continue;
-    const size_t colon = name.find(": ");
-    if (colon != absl::string_view::npos) return std::string(name.substr(colon + 2));
-  }
-  return "unknown";
 }
 
 }  // namespace atelier

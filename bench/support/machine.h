@@ -34,6 +34,4 @@ struct MachineLimits {
 // `memory` is read for the bandwidth: several times the last-level cache, touched before.
 MachineLimits MeasureMachine(const CpuFeatures& features, NodeArena& arena, NodeMemory& memory);
 
-std::string CpuName();  // as the kernel says it; "unknown" where it does not
-
 }  // namespace atelier

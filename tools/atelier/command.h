@@ -1,0 +1,20 @@
+#pragma once
+
+#include <vector>
+
+#include "absl/strings/string_view.h"
+
+namespace atelier {
+
+// One thing that `atelier` does: `atelier NAME flags…`. Its file declares the flags and does the
+// work.
+struct Command {
+  absl::string_view name;
+  absl::string_view summary;  // one line of `atelier --help`
+  // argv[0] is the command's name; the result is the exit status.
+  int (*run)(int argc, const char* const* argv);
+};
+
+int RunDoctor(int argc, const char* const* argv);
+
+}  // namespace atelier

@@ -1,0 +1,65 @@
+#include <string>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "libs/testing/child_process.h"
+#include "libs/testing/temp_dir.h"
+#include "nlohmann/json.hpp"
+
+namespace atelier {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+struct Outcome {
+  int status = 0;
+  std::string output;
+};
+
+// The real program's exit status and everything that it wrote.
+Outcome Atelier(std::vector<std::string> arguments) {
+  const testing::TempDir dir;
+  arguments.insert(arguments.begin(), ATELIER_BINARY);
+  testing::ChildProcess process(arguments, dir.File("log"));
+  const int status = process.Wait();
+  return {status, process.Log()};
+}
+
+TEST(AtelierTool, ExplainsItself) {
+  const Outcome help = Atelier({"--help"});
+  EXPECT_EQ(help.status, 0);
+  EXPECT_THAT(help.output, HasSubstr("doctor"));
+  EXPECT_THAT(Atelier({"--version"}).output, HasSubstr("atelier 0."));
+  EXPECT_EQ(Atelier({}).status, 2);
+  const Outcome unknown = Atelier({"docter"});
+  EXPECT_EQ(unknown.status, 2);
+  EXPECT_THAT(unknown.output, AllOf(HasSubstr("no command \"docter\""), HasSubstr("usage:")));
+}
+
+TEST(AtelierDoctor, SaysHowThisMachineIs) {
+  const Outcome outcome = Atelier({"doctor", "--measure=1ms", "--measure-memory=16MiB"});
+  EXPECT_EQ(outcome.status, 0) << outcome.output;
+  for (const char* topic : {"cpu ", "numa ", "huge pages ", "bandwidth ", "0 errors"}) {
+    EXPECT_THAT(outcome.output, HasSubstr(topic));
+  }
+}
+
+TEST(AtelierDoctor, WritesJson) {
+  const Outcome outcome = Atelier({"doctor", "--json", "--measure=0s"});
+  EXPECT_EQ(outcome.status, 0) << outcome.output;
+  const nlohmann::json document = nlohmann::json::parse(outcome.output, nullptr, false);
+  ASSERT_TRUE(document.is_object()) << outcome.output;
+  EXPECT_EQ(document["errors"], 0);
+  EXPECT_GT(document["findings"].size(), 10u);
+}
+
+TEST(AtelierDoctor, RefusesBadFlags) {
+  EXPECT_EQ(Atelier({"doctor", "--measure=fast"}).status, 2);
+  EXPECT_EQ(Atelier({"doctor", "--measure-memory=0"}).status, 2);
+  EXPECT_EQ(Atelier({"doctor", "all"}).status, 2);
+}
+
+}  // namespace
+}  // namespace atelier
