@@ -124,7 +124,8 @@ void Gemm(const KernelTable& table, const PackedMatrix& weights, const Activatio
   args.activation_stride = rows.stride;
   args.activation_scales = rows.scales;
   args.rows = rows.rows;
-  args.panel_bytes = PanelBytes(weights.method, weights.k);
+  args.panel_bytes =
+      weights.panel_stride > 0 ? weights.panel_stride : PanelBytes(weights.method, weights.k);
   args.panels = weights.data + first * args.panel_bytes;
   args.padded_k_bytes = PaddedRowBytes(weights.method, weights.k);
   args.row_scales =

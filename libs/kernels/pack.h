@@ -57,6 +57,7 @@ struct PackedMatrix {
   int k = 0;                          // logical inputs
   const uint8_t* data = nullptr;      // PackedDataBytes(method, n, k), 64-byte aligned
   const float* row_scales = nullptr;  // INT8: [n rounded up to kPanelWidth]; else null
+  size_t panel_stride = 0;            // bytes from one panel to the next; 0 = PanelBytes(method, k)
   bool bf16_scales = false;           // INT4: scales are bf16 as published, not fp16
 
   int num_panels() const { return (n + kPanelWidth - 1) / kPanelWidth; }

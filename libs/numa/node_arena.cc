@@ -123,6 +123,11 @@ class TbbNodeArena final : public NodeArena {
                           [this](const absl::Status& status) { on_binding_refused_(status); });
   }
 
+  absl::Status PageIn(const uint8_t* data, size_t bytes) override {
+    return PageInOnNode(data, {bytes, bind_memory_ ? node_.id : -1},
+                        [this](const absl::Status& status) { on_binding_refused_(status); });
+  }
+
  private:
   const NumaNode node_;
   const int num_threads_;

@@ -50,6 +50,11 @@ class NodeArena {
   // On huge pages where the system has them (reserved ones, else transparent), bound to the node.
   // INVALID_ARGUMENT for no bytes; RESOURCE_EXHAUSTED with the size when the kernel refuses.
   virtual absl::StatusOr<std::unique_ptr<NodeMemory>> Allocate(size_t bytes) = 0;
+  // Brings the pages of a read-only mapping into memory: those that are read from disk for it onto
+  // the calling thread's node, so call it within ParallelFor; those that were in memory already are
+  // moved to the arena's node where no other process has them mapped. DATA_LOSS when they cannot be
+  // read.
+  virtual absl::Status PageIn(const uint8_t* data, size_t bytes) = 0;
 };
 
 }  // namespace atelier

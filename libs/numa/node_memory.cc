@@ -20,6 +20,7 @@ namespace {
 
 constexpr size_t kHugePageBytes = size_t{2} << 20;
 // Not in the headers of glibc 2.36's kernel; older kernels answer EINVAL.
+constexpr int kPopulateRead = 22;    // MADV_POPULATE_READ
 constexpr int kPopulateWrite = 23;   // MADV_POPULATE_WRITE
 constexpr int kHuge2MiB = 21 << 26;  // MAP_HUGE_2MB
 
@@ -46,7 +47,7 @@ absl::Status Refused(size_t bytes, absl::string_view reason) {
       absl::StrCat("cannot map ", bytes, " bytes of memory: ", reason));
 }
 
-int Bind(void* data, size_t bytes, int numa_node) {
+int BindWith(void* data, size_t bytes, int numa_node, unsigned flags) {
   constexpr size_t kBitsPerWord = 8 * sizeof(unsigned long);
   const size_t node = static_cast<size_t>(numa_node);
   std::vector<unsigned long> mask(node / kBitsPerWord + 1, 0);
@@ -54,8 +55,10 @@ int Bind(void* data, size_t bytes, int numa_node) {
   // The kernel takes one bit less than it is told.
   const unsigned long bits = mask.size() * kBitsPerWord + 1;
   const size_t page = static_cast<size_t>(::sysconf(_SC_PAGESIZE));
-  return static_cast<int>(::mbind(data, RoundUp(bytes, page), MPOL_BIND, mask.data(), bits, 0));
+  return static_cast<int>(::mbind(data, RoundUp(bytes, page), MPOL_BIND, mask.data(), bits, flags));
 }
+
+int Bind(void* data, size_t bytes, int numa_node) { return BindWith(data, bytes, numa_node, 0); }
 
 // Before the pages are touched.
 void BindPages(NodeMemory& memory, int node, const MemorySystem& system,
@@ -120,6 +123,31 @@ absl::StatusOr<std::unique_ptr<NodeMemory>> AllocateOnNode(
   absl::StatusOr<std::unique_ptr<NodeMemory>> memory = MapOrdinary(wanted.bytes, system);
   if (memory.ok()) BindPages(**memory, wanted.bind_node, system, binding_refused);
   return memory;
+}
+
+absl::Status PageInOnNode(const uint8_t* data, const NodeBytes& wanted,
+                          const std::function<void(const absl::Status&)>& move_refused) {
+  const auto page = static_cast<uintptr_t>(::sysconf(_SC_PAGESIZE));
+  const uintptr_t begin = reinterpret_cast<uintptr_t>(data) / page * page;
+  const size_t bytes = RoundUp(reinterpret_cast<uintptr_t>(data) + wanted.bytes, page) - begin;
+  if (::madvise(reinterpret_cast<void*>(begin), bytes, kPopulateRead) != 0) {
+    // An older kernel: a page that cannot be read is then a SIGBUS, as it is in use.
+    if (errno != EINVAL) {
+      return absl::DataLossError(
+          absl::StrCat("cannot read ", bytes, " bytes of a mapped file: ", std::strerror(errno)));
+    }
+    volatile uint8_t sink = 0;
+    for (uintptr_t at = begin; at < begin + bytes; at += page) {
+      sink = *reinterpret_cast<const volatile uint8_t*>(at);
+    }
+    static_cast<void>(sink);
+  }
+  if (wanted.bind_node >= 0 &&
+      BindWith(reinterpret_cast<void*>(begin), bytes, wanted.bind_node, MPOL_MF_MOVE) != 0) {
+    move_refused(absl::UnavailableError(
+        absl::StrCat("mbind to node ", wanted.bind_node, ": ", std::strerror(errno))));
+  }
+  return absl::OkStatus();
 }
 
 int64_t FreeHugePages(int node, const std::string& root) {

@@ -35,6 +35,10 @@ absl::StatusOr<std::unique_ptr<NodeMemory>> AllocateOnNode(
     const NodeBytes& wanted, const MemorySystem& system,
     const std::function<void(const absl::Status&)>& binding_refused);
 
+// As NodeArena::PageIn says. A refused move goes to `move_refused`.
+absl::Status PageInOnNode(const uint8_t* data, const NodeBytes& wanted,
+                          const std::function<void(const absl::Status&)>& move_refused);
+
 // Huge pages of 2 MiB that are reserved and free, on a node (-1 = on all).
 int64_t FreeHugePages(int node, const std::string& root);
 

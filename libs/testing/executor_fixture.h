@@ -37,6 +37,7 @@ class TestArena final : public NodeArena {
   absl::StatusOr<std::unique_ptr<NodeMemory>> Allocate(size_t) override {
     return absl::UnimplementedError("the executor keeps its workspace itself");
   }
+  absl::Status PageIn(const uint8_t*, size_t) override { return absl::OkStatus(); }
 
  private:
   int num_threads_;

@@ -9,86 +9,45 @@
 #include "libs/base/progress.h"
 #include "libs/base/status_macros.h"
 #include "libs/checkpoint/expert_biases.h"
-#include "libs/kernels/block_pack.h"
 #include "libs/kernels/pack.h"
 #include "libs/numa/node_arena.h"
 #include "libs/numa/topology.h"
 #include "services/expert-worker/choose_method.h"
 #include "services/expert-worker/expert_activation.h"
+#include "services/expert-worker/expert_packing.h"
+#include "services/expert-worker/expert_store_files.h"
 #include "services/expert-worker/shard_plan.h"
 
 namespace atelier {
 namespace {
 
-// Panels that one task packs: enough work to be worth a task, few enough to balance one large
-// matrix over many threads.
-constexpr int kPanelsPerTask = 16;
-
-// The part of a published matrix that begins at (row, column), packed as [n, k].
-struct PackTask {
-  ExpertMatrix matrix;
-  Method method = Method::kBF16;
-  int row = 0;
-  int column = 0;
-  int n = 0;
-  int k = 0;
-  int panel_begin = 0;
-  int panel_end = 0;
-  uint8_t* block = nullptr;
-};
-
-void Run(const PackTask& task) {
-  if (task.matrix.quant) {
-    const QuantSlice codes(*task.matrix.quant->source, task.row, task.column);
-    PackQuantMatrix(codes, task.method, task.n, task.k, task.panel_begin, task.panel_end,
-                    task.block);
-    return;
-  }
-  const TensorView& tensor = task.matrix.tensor;
-  const size_t row_stride = static_cast<size_t>(tensor.shape[1]);
-  const size_t first =
-      static_cast<size_t>(task.row) * row_stride + static_cast<size_t>(task.column);
-  const WeightSource floats{tensor.dtype, tensor.data.data() + first * DTypeBytes(tensor.dtype),
-                            row_stride};
-  PackMatrix(floats, task.method, task.n, task.k, task.panel_begin, task.panel_end, task.block);
-}
-
-bool HasBf16Scales(const ExpertMatrix& matrix) { return matrix.quant && matrix.quant->bf16_scales; }
-
-void AddTasks(const PackTask& whole, std::vector<PackTask>& tasks) {
-  const int num_panels = (whole.n + kPanelWidth - 1) / kPanelWidth;
-  for (int panel = 0; panel < num_panels; panel += kPanelsPerTask) {
-    PackTask task = whole;
-    task.panel_begin = panel;
-    task.panel_end = std::min(panel + kPanelsPerTask, num_panels);
-    tasks.push_back(task);
-  }
-}
-
 // gate and up [I, H] give rows, down [H, I] gives columns of the slice.
 ExpertView PlanExpert(const ShardPlan& plan, const ExpertMethods& methods,
-                      const ExpertTensors& tensors, uint8_t* block, std::vector<PackTask>& tasks) {
+                      const ExpertTensors& tensors, uint8_t* block,
+                      std::vector<PackedPiece>& pieces) {
   const ExpertBlock layout = BlockOf(plan, methods);
   uint8_t* const up = block + layout.gate_bytes;
   uint8_t* const down = up + layout.up_bytes;
-  const int begin = plan.columns.begin;
   const int width = plan.columns.size();
   const int hidden = plan.hidden_size;
-  AddTasks({tensors.gate, methods.gate, begin, 0, width, hidden, 0, 0, block}, tasks);
-  AddTasks({tensors.up, methods.up, begin, 0, width, hidden, 0, 0, up}, tasks);
-  AddTasks({tensors.down, methods.down, 0, begin, hidden, width, 0, 0, down}, tasks);
+  pieces.push_back(GateOrUpPiece(tensors.gate, methods.gate, plan.columns, hidden, block));
+  pieces.push_back(GateOrUpPiece(tensors.up, methods.up, plan.columns, hidden, up));
+  pieces.push_back(DownPiece(tensors.down, methods.down, plan.columns, hidden, down));
   ExpertView view;
   view.gate = PackedMatrixAt(methods.gate, width, hidden, block);
   view.up = PackedMatrixAt(methods.up, width, hidden, up);
   view.down = PackedMatrixAt(methods.down, hidden, width, down);
-  view.gate.bf16_scales = HasBf16Scales(tensors.gate);
-  view.up.bf16_scales = HasBf16Scales(tensors.up);
-  view.down.bf16_scales = HasBf16Scales(tensors.down);
   return view;
 }
 
+void SetScaleTypes(const ExpertTensors& tensors, ExpertView& view) {
+  view.gate.bf16_scales = HasBf16Scales(tensors.gate);
+  view.up.bf16_scales = HasBf16Scales(tensors.up);
+  view.down.bf16_scales = HasBf16Scales(tensors.down);
+}
+
 // The packed experts of one shard: a block of memory per layer, in which experts lie one after the
-// other.
+// other, or two files per layer.
 struct LoadedShard {
   explicit LoadedShard(ShardPlan shard_plan)
       : plan(std::move(shard_plan)),
@@ -105,10 +64,52 @@ struct LoadedShard {
 
   ShardPlan plan;
   std::vector<int> layer_index;                     // of the model -> of the shard, -1 = not held
-  std::vector<std::unique_ptr<NodeMemory>> memory;  // per layer of the shard
+  std::vector<std::unique_ptr<NodeMemory>> memory;  // per layer of the shard, unless from files
+  std::vector<PackedFile> files;                    // gate and up, then down, of each layer
   std::vector<std::unique_ptr<NodeMemory>> biases;  // likewise; null = none
   std::vector<ExpertView> experts;                  // [layer of the shard, expert - expert_begin]
 };
+
+struct LoadContext {
+  const Checkpoint& checkpoint;
+  const ExpertStoreOptions& options;
+  NodeArena& arena;
+  Clock& clock;
+  const Logger& logger;
+};
+
+absl::Status CheckMemory(const LoadContext& context, int64_t needed) {
+  const int64_t available = context.options.available_bytes
+                                ? context.options.available_bytes()
+                                : AvailableMemoryBytes(context.arena.numa_node());
+  if (needed <= available) return absl::OkStatus();
+  return absl::ResourceExhaustedError(absl::StrCat(
+      "the packed experts need ", needed, " bytes and ", available,
+      " are available: hold fewer (--shard-slice, --experts), or pack them smaller (--method)"));
+}
+
+int64_t DataBytes(const std::vector<NeededFile>& files) {
+  int64_t bytes = 0;
+  for (const NeededFile& file : files) bytes += static_cast<int64_t>(file.key.data_bytes());
+  return bytes;
+}
+
+// Only what the slice has of each panel.
+absl::Status PageInMatrix(const PackedMatrix& matrix, NodeArena& arena) {
+  const size_t bytes = PanelBytes(matrix.method, matrix.k);
+  const auto panels = static_cast<size_t>(matrix.num_panels());
+  if (matrix.row_scales != nullptr) {
+    ATELIER_RETURN_IF_ERROR(arena.PageIn(reinterpret_cast<const uint8_t*>(matrix.row_scales),
+                                         panels * kPanelWidth * sizeof(float)));
+  }
+  if (matrix.panel_stride == 0 || matrix.panel_stride == bytes) {
+    return arena.PageIn(matrix.data, panels * bytes);
+  }
+  for (size_t panel = 0; panel < panels; ++panel) {
+    ATELIER_RETURN_IF_ERROR(arena.PageIn(matrix.data + panel * matrix.panel_stride, bytes));
+  }
+  return absl::OkStatus();
+}
 
 class PackedExpertStore final : public ExpertStore {
  public:
@@ -138,14 +139,14 @@ class PackedExpertStore final : public ExpertStore {
   int64_t bytes() const override { return bytes_; }
 
   // Packs every layer of every shard in turn.
-  absl::Status Fill(const Checkpoint& checkpoint, const ExpertStoreOptions& options,
-                    NodeArena& arena, Progress& progress);
+  absl::Status Fill(const LoadContext& context);
+  // Maps the files of every shard, and makes those that are not there.
+  absl::Status Map(const LoadContext& context);
 
  private:
   const LoadedShard& at(int shard) const { return loaded_[static_cast<size_t>(shard)]; }
-  // The shard's `index`-th layer.
-  absl::Status FillLayer(const Checkpoint& checkpoint, size_t index, NodeArena& arena,
-                         LoadedShard& shard) const;
+  absl::Status MapShard(const LoadContext& context, LoadedShard& shard) const;
+  absl::Status PageIn(NodeArena& arena) const;
 
   const Method method_;
   const int hidden_size_;
@@ -155,42 +156,109 @@ class PackedExpertStore final : public ExpertStore {
   std::vector<LoadedShard> loaded_;
 };
 
-absl::Status PackedExpertStore::Fill(const Checkpoint& checkpoint,
-                                     const ExpertStoreOptions& options, NodeArena& arena,
-                                     Progress& progress) {
+// Of the experts that were added last, those of the shard's layer.
+absl::Status FinishLayer(const LoadContext& context, int layer, LoadedShard& shard) {
+  const auto count = static_cast<size_t>(shard.plan.num_experts());
+  ATELIER_ASSIGN_OR_RETURN(shard.biases.emplace_back(),
+                           SetActivations(context.checkpoint, layer, shard.plan, context.arena,
+                                          absl::MakeSpan(shard.experts).last(count)));
+  return absl::OkStatus();
+}
+
+// The shard's `index`-th layer.
+absl::Status FillLayer(const LoadContext& context, size_t index, LoadedShard& shard) {
+  const ShardPlan& plan = shard.plan;
+  const int layer = plan.spec.layers[index];
+  const ExpertMethods& methods = plan.methods[index];
+  ATELIER_ASSIGN_OR_RETURN(std::unique_ptr<NodeMemory> memory,
+                           context.arena.Allocate(static_cast<size_t>(plan.layer_bytes[index])));
+  std::vector<PackedPiece> pieces;
+  uint8_t* block = memory->data();
+  for (int expert = plan.spec.expert_begin; expert < plan.spec.expert_end; ++expert) {
+    ATELIER_ASSIGN_OR_RETURN(const ExpertTensors tensors,
+                             FindExpert(context.checkpoint, layer, expert));
+    shard.experts.push_back(PlanExpert(plan, methods, tensors, block, pieces));
+    SetScaleTypes(tensors, shard.experts.back());
+    block += BlockOf(plan, methods).bytes();
+  }
+  PackPieces(pieces, context.arena);
+  shard.memory.push_back(std::move(memory));
+  return FinishLayer(context, layer, shard);
+}
+
+absl::Status PackedExpertStore::Fill(const LoadContext& context) {
+  ATELIER_RETURN_IF_ERROR(CheckMemory(context, bytes_));
+  Progress progress(context.logger, context.clock, "loading_experts", "bytes", bytes_);
   for (LoadedShard& shard : loaded_) {
     for (size_t index = 0; index < shard.plan.spec.layers.size(); ++index) {
-      if (options.cancelled && options.cancelled()) {
+      if (context.options.cancelled && context.options.cancelled()) {
         return absl::CancelledError("loading was cancelled");
       }
-      ATELIER_RETURN_IF_ERROR(FillLayer(checkpoint, index, arena, shard));
-      progress.Add(shard.plan.layer_bytes[index] + BiasBytes(shard.plan, checkpoint.config()));
+      ATELIER_RETURN_IF_ERROR(FillLayer(context, index, shard));
+      progress.Add(shard.plan.layer_bytes[index] +
+                   BiasBytes(shard.plan, context.checkpoint.config()));
     }
   }
   return absl::OkStatus();
 }
 
-absl::Status PackedExpertStore::FillLayer(const Checkpoint& checkpoint, size_t index,
-                                          NodeArena& arena, LoadedShard& shard) const {
-  const ShardPlan& plan = shard.plan;
-  const int layer = plan.spec.layers[index];
-  const ExpertMethods& methods = plan.methods[index];
-  ATELIER_ASSIGN_OR_RETURN(std::unique_ptr<NodeMemory> memory,
-                           arena.Allocate(static_cast<size_t>(plan.layer_bytes[index])));
-  std::vector<PackTask> tasks;
-  uint8_t* block = memory->data();
-  for (int expert = plan.spec.expert_begin; expert < plan.spec.expert_end; ++expert) {
-    ATELIER_ASSIGN_OR_RETURN(const ExpertTensors tensors, FindExpert(checkpoint, layer, expert));
-    shard.experts.push_back(PlanExpert(plan, methods, tensors, block, tasks));
-    block += BlockOf(plan, methods).bytes();
+absl::Status PackedExpertStore::Map(const LoadContext& context) {
+  const PackedFileSystem system = PackedFileSystem::Real();
+  absl::StatusOr<ExpertStoreFiles> files =
+      ExpertStoreFiles::Open(context.checkpoint, context.options.methods, context.options.store_dir,
+                             system, context.logger);
+  ATELIER_RETURN_IF_ERROR(files.status());
+  std::vector<NeededFile> needs;
+  for (const LoadedShard& shard : loaded_) {
+    const std::vector<NeededFile> more = files->Needs(shard.plan);
+    needs.insert(needs.end(), more.begin(), more.end());
   }
-  arena.ParallelFor(static_cast<int64_t>(tasks.size()),
-                    [&](int64_t i) { Run(tasks[static_cast<size_t>(i)]); });
-  shard.memory.push_back(std::move(memory));
-  const auto count = static_cast<size_t>(plan.num_experts());
+  ATELIER_ASSIGN_OR_RETURN(const int64_t missing, files->CheckRoom(needs));
+  // Files on a file system in memory that are there already take no more of it.
+  ATELIER_RETURN_IF_ERROR(CheckMemory(context, files->in_memory() ? missing : bytes_));
+  Progress progress(context.logger, context.clock, "loading_experts", "bytes", DataBytes(needs));
   ATELIER_ASSIGN_OR_RETURN(
-      shard.biases.emplace_back(),
-      SetActivations(checkpoint, layer, plan, arena, absl::MakeSpan(shard.experts).last(count)));
+      std::vector<PackedFile> found,
+      files->FindOrMake(needs, context.arena, progress, context.options.cancelled));
+  auto next = found.begin();
+  for (LoadedShard& shard : loaded_) {
+    const auto end = next + 2 * shard.plan.num_layers();
+    shard.files.assign(std::make_move_iterator(next), std::make_move_iterator(end));
+    next = end;
+    ATELIER_RETURN_IF_ERROR(MapShard(context, shard));
+  }
+  return context.options.populate ? PageIn(context.arena) : absl::OkStatus();
+}
+
+absl::Status PackedExpertStore::MapShard(const LoadContext& context, LoadedShard& shard) const {
+  const ShardPlan& plan = shard.plan;
+  for (size_t index = 0; index < plan.spec.layers.size(); ++index) {
+    const int layer = plan.spec.layers[index];
+    const PackedFile& gate_up = shard.files[2 * index];
+    const PackedFile& down = shard.files[2 * index + 1];
+    for (int expert = plan.spec.expert_begin; expert < plan.spec.expert_end; ++expert) {
+      ATELIER_ASSIGN_OR_RETURN(const ExpertTensors tensors,
+                               FindExpert(context.checkpoint, layer, expert));
+      shard.experts.push_back(ViewInFiles(plan, plan.methods[index], gate_up, down, expert));
+      SetScaleTypes(tensors, shard.experts.back());
+    }
+    ATELIER_RETURN_IF_ERROR(FinishLayer(context, layer, shard));
+  }
+  return absl::OkStatus();
+}
+
+// Experts are independent, so each is one task; the first failure is reported.
+absl::Status PackedExpertStore::PageIn(NodeArena& arena) const {
+  for (const LoadedShard& shard : loaded_) {
+    std::vector<absl::Status> results(shard.experts.size());
+    arena.ParallelFor(static_cast<int64_t>(results.size()), [&](int64_t i) {
+      const ExpertView& expert = shard.experts[static_cast<size_t>(i)];
+      for (const PackedMatrix* matrix : {&expert.gate, &expert.up, &expert.down}) {
+        results[static_cast<size_t>(i)].Update(PageInMatrix(*matrix, arena));
+      }
+    });
+    for (const absl::Status& result : results) ATELIER_RETURN_IF_ERROR(result);
+  }
   return absl::OkStatus();
 }
 
@@ -210,13 +278,6 @@ absl::Status CheckTensors(const Checkpoint& checkpoint, const std::vector<ShardP
   return absl::OkStatus();
 }
 
-absl::Status CheckMemory(int64_t needed, int64_t available) {
-  if (needed <= available) return absl::OkStatus();
-  return absl::ResourceExhaustedError(absl::StrCat(
-      "the packed experts need ", needed, " bytes and ", available,
-      " are available: hold fewer (--shard-slice, --experts), or pack them smaller (--method)"));
-}
-
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<ExpertStore>> ExpertStore::Load(const Checkpoint& checkpoint,
@@ -227,11 +288,8 @@ absl::StatusOr<std::unique_ptr<ExpertStore>> ExpertStore::Load(const Checkpoint&
                            PlanShards(checkpoint.config(), options.shards, options.methods));
   ATELIER_RETURN_IF_ERROR(CheckTensors(checkpoint, plans));
   auto store = std::make_unique<PackedExpertStore>(checkpoint.config(), std::move(plans));
-  const int64_t available =
-      options.available_bytes ? options.available_bytes() : AvailableMemoryBytes(arena.numa_node());
-  ATELIER_RETURN_IF_ERROR(CheckMemory(store->bytes(), available));
-  Progress progress(logger, clock, "loading_experts", "bytes", store->bytes());
-  ATELIER_RETURN_IF_ERROR(store->Fill(checkpoint, options, arena, progress));
+  const LoadContext context{checkpoint, options, arena, clock, logger};
+  ATELIER_RETURN_IF_ERROR(options.store_dir.empty() ? store->Fill(context) : store->Map(context));
   return store;
 }
 

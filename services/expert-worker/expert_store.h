@@ -21,20 +21,24 @@ class NodeArena;
 struct ExpertStoreOptions {
   LayerMethods methods;           // of ChooseMethods, or UniformMethods for floats
   std::vector<ShardSpec> shards;  // layers empty = every MoE layer of the model
+  // Folder of packed files that outlive the process; empty = packed into memory.
+  std::string store_dir;
+  bool populate = false;  // with store_dir: reads all pages before Load returns
   // Bytes that may be allocated; unset = AvailableMemoryBytes() of the arena's node.
   std::function<int64_t()> available_bytes;
   // Asked between layers: true ends Load with CANCELLED. Unset = never.
   std::function<bool()> cancelled;
 };
 
-// The packed weights of the shards one worker holds, in memory of its node. Immutable after Load,
-// so thread-safe.
+// The packed weights of the shards one worker holds, in memory of its node or mapped from files.
+// Immutable after Load, so thread-safe.
 class ExpertStore {
  public:
-  // Packs from the checkpoint, layer by layer, on the arena's threads, reporting progress.
-  // Everything is validated before the first allocation. Errors as Checkpoint's, plus
+  // Packs from the checkpoint, layer by layer, on the arena's threads, reporting progress; with a
+  // store directory into its files, where they are not there yet (ExpertStoreFiles). Everything is
+  // validated before the first allocation. Errors as Checkpoint's and PackedFileWriter's, plus
   // INVALID_ARGUMENT for a slice or expert range the model does not have and RESOURCE_EXHAUSTED
-  // (with both sizes) when the weights do not fit in the memory that is available.
+  // (with both sizes) when the weights do not fit in the memory, or the disk, that is available.
   static absl::StatusOr<std::unique_ptr<ExpertStore>> Load(const Checkpoint& checkpoint,
                                                            const ExpertStoreOptions& options,
                                                            NodeArena& arena, Clock& clock,

@@ -1,12 +1,19 @@
 #include "services/expert-worker/expert_store.h"
 
+#include <algorithm>
 #include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
 #include <map>
 #include <memory>
 #include <optional>
 #include <string>
+#include <thread>
+#include <utility>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "libs/base/clock.h"
@@ -303,6 +310,192 @@ TEST_F(ExpertStoreTest, StopsBetweenLayersWhenCancelled) {
   options.cancelled = [&] { return ++asked == 2; };
   EXPECT_THAT(Load(options), StatusIs(absl::StatusCode::kCancelled, HasSubstr("cancelled")));
   EXPECT_EQ(asked, 2);
+}
+
+// Views and products of a store in files are those of one in memory.
+void ExpectSameWeights(const PackedMatrix& mapped, const PackedMatrix& packed) {
+  ASSERT_EQ(mapped.method, packed.method);
+  ASSERT_EQ(std::pair(mapped.n, mapped.k), std::pair(packed.n, packed.k));
+  const size_t bytes = PanelBytes(packed.method, packed.k);
+  const size_t stride = mapped.panel_stride > 0 ? mapped.panel_stride : bytes;
+  for (int panel = 0; panel < packed.num_panels(); ++panel) {
+    const auto p = static_cast<size_t>(panel);
+    ASSERT_EQ(std::memcmp(mapped.data + p * stride, packed.data + p * bytes, bytes), 0) << panel;
+  }
+  if (packed.row_scales != nullptr) {
+    ASSERT_EQ(std::memcmp(mapped.row_scales, packed.row_scales,
+                          sizeof(float) * static_cast<size_t>(packed.n)),
+              0);
+  }
+}
+
+class StoreDirTest : public ExpertStoreTest {
+ protected:
+  ExpertStoreOptions InFiles(Method method, ShardSpec shard) {
+    ExpertStoreOptions options = Options(method, {std::move(shard)});
+    options.store_dir = store_dir_.path();
+    return options;
+  }
+  void ExpectAsInMemory(ExpertStoreOptions options) {
+    ATELIER_ASSERT_OK_AND_ASSIGN(auto mapped, Load(options));
+    options.store_dir.clear();
+    ATELIER_ASSERT_OK_AND_ASSIGN(auto packed, Load(options));
+    const ShardSpec& spec = packed->shards()[0];
+    EXPECT_EQ(mapped->shards()[0], spec);
+    EXPECT_EQ(mapped->bytes(), packed->bytes());
+    for (const int layer : spec.layers) {
+      for (int expert = spec.expert_begin; expert < spec.expert_end; ++expert) {
+        const ExpertView& a = mapped->expert(0, layer, expert);
+        const ExpertView& b = packed->expert(0, layer, expert);
+        ExpectSameWeights(a.gate, b.gate);
+        ExpectSameWeights(a.up, b.up);
+        ExpectSameWeights(a.down, b.down);
+      }
+    }
+  }
+  std::map<std::string, std::string> Files() const {
+    std::map<std::string, std::string> files;
+    for (const auto& entry : std::filesystem::recursive_directory_iterator(store_dir_.path())) {
+      if (!entry.is_regular_file()) continue;
+      std::ifstream file(entry.path(), std::ios::binary);
+      files[entry.path().filename()] = std::string(std::istreambuf_iterator<char>(file), {});
+    }
+    return files;
+  }
+  // The path of the file whose name has `part`.
+  std::string FileWith(const std::string& part) const {
+    for (const auto& entry : std::filesystem::recursive_directory_iterator(store_dir_.path())) {
+      if (absl::StrContains(entry.path().filename().string(), part)) return entry.path();
+    }
+    return "";
+  }
+  size_t NumPacked() const {
+    return static_cast<size_t>(std::count_if(lines_.begin(), lines_.end(), [](const auto& line) {
+      return absl::StrContains(line, "store_file_packed");
+    }));
+  }
+
+  testing::TempDir store_dir_;
+};
+
+TEST_F(StoreDirTest, HoldsWhatMemoryWouldAndPacksOnce) {
+  for (const Method method : {Method::kBF16, Method::kINT8, Method::kINT4G32, Method::kQ8_0}) {
+    lines_.clear();
+    for (const size_t packed : {6, 6}) {
+      ExpectAsInMemory(InFiles(method, Shard(kAllExperts)));
+      EXPECT_EQ(NumPacked(), packed) << MethodName(method);
+    }
+  }
+}
+
+// One set of BF16 files serves every number of slices that cuts its panels between blocks of 32.
+TEST_F(StoreDirTest, ServesOtherSlicesAndFewerExpertsFromTheSameFiles) {
+  ExpectAsInMemory(InFiles(Method::kBF16, Shard(kAllExperts, 1, 2)));
+  EXPECT_EQ(NumPacked(), 6u);
+  for (const int count : {1, 2, 3, 6}) {
+    for (int slice = 0; slice < count; ++slice) {
+      ExpectAsInMemory(InFiles(Method::kBF16, Shard({3, 9}, slice, count, {2, 3})));
+    }
+  }
+  EXPECT_EQ(NumPacked(), 6u);
+}
+
+// INT8 has a scale for all inputs of a row, so down's is another one in each slice: gate and up are
+// shared, down has a file per slice.
+TEST_F(StoreDirTest, KeepsDownPerSliceWhereScalesSpanTheInputs) {
+  for (const int slice : {0, 1}) {
+    ExpectAsInMemory(InFiles(Method::kINT8, Shard(kAllExperts, slice, 2)));
+  }
+  EXPECT_EQ(NumPacked(), 9u);
+  EXPECT_NE(FileWith("layer-0001.gate_up.experts-0-15.columns-0-191.pack"), "");
+  EXPECT_NE(FileWith("layer-0001.down.experts-0-15.columns-96-191.pack"), "");
+}
+
+TEST_F(StoreDirTest, IsTheSameByteByByteWhenItWasInterrupted) {
+  ExpertStoreOptions options = InFiles(Method::kINT8, Shard(kAllExperts));
+  ATELIER_ASSERT_OK(Load(options));
+  const auto uninterrupted = Files();
+  EXPECT_EQ(uninterrupted.size(), 6u);
+  std::filesystem::remove_all(FileWith("int8"));
+  int asked = 0;
+  options.cancelled = [&] { return ++asked == 4; };
+  EXPECT_THAT(Load(options), StatusIs(absl::StatusCode::kCancelled, HasSubstr("cancelled")));
+  EXPECT_EQ(Files().size(), 3u);
+  // As after a kill -9 in the midst of the fourth.
+  std::ofstream(FileWith("int8") + "/layer-0002.down.experts-0-15.columns-0-191.pack.partial")
+      << std::string(100000, 'x');
+  options.cancelled = nullptr;
+  lines_.clear();
+  ATELIER_ASSERT_OK(Load(options));
+  EXPECT_EQ(NumPacked(), 3u);
+  EXPECT_EQ(Files(), uninterrupted);
+}
+
+TEST_F(StoreDirTest, DamagedAndForeignFilesAreNamedAndMadeAnew) {
+  const ExpertStoreOptions options = InFiles(Method::kBF16, Shard(kAllExperts));
+  ATELIER_ASSERT_OK(Load(options));
+  const auto good = Files();
+  std::filesystem::resize_file(FileWith("layer-0001.gate_up"), 5000);
+  std::filesystem::copy_file(FileWith("layer-0003.down"), FileWith("layer-0002.down"),
+                             std::filesystem::copy_options::overwrite_existing);
+  lines_.clear();
+  ExpectAsInMemory(options);
+  EXPECT_EQ(NumPacked(), 2u);
+  EXPECT_THAT(lines_, Contains(AllOf(HasSubstr("store_file_rejected"),
+                                     HasSubstr("layer-0001.gate_up"), HasSubstr("5000"))));
+  EXPECT_THAT(lines_, Contains(AllOf(HasSubstr("store_file_rejected"), HasSubstr("layer-0002.down"),
+                                     HasSubstr("layer=3"))));
+  EXPECT_EQ(Files(), good);
+}
+
+TEST_F(StoreDirTest, AnotherCheckpointHasFilesOfItsOwn) {
+  ATELIER_ASSERT_OK(Load(InFiles(Method::kBF16, Shard(kAllExperts))));
+  testing::TempDir other;
+  testing::WriteSyntheticCheckpoint(other.path(),
+                                    {.config_json = testing::TinyGlm4MoeConfig(), .seed = 8});
+  ATELIER_ASSERT_OK_AND_ASSIGN(checkpoint_, Checkpoint::Open(other.path()));
+  ExpectAsInMemory(InFiles(Method::kBF16, Shard(kAllExperts)));
+  EXPECT_EQ(NumPacked(), 12u);
+}
+
+TEST_F(StoreDirTest, AMissingFolderIsNotCreated) {
+  ExpertStoreOptions options = InFiles(Method::kBF16, Shard(kAllExperts));
+  options.store_dir += "/mount";
+  EXPECT_THAT(Load(options), StatusIs(absl::StatusCode::kNotFound, HasSubstr(options.store_dir)));
+}
+
+TEST_F(StoreDirTest, ConcurrentLoadsShareTheWork) {
+  constexpr int kLoads = 3;
+  std::vector<std::vector<std::string>> lines(kLoads);
+  std::vector<absl::Status> results(kLoads);
+  std::vector<std::thread> threads;
+  for (size_t i = 0; i < kLoads; ++i) {
+    threads.emplace_back([&, i] {
+      const Logger logger{Severity::kInfo,
+                          [&lines, i](absl::string_view line) { lines[i].emplace_back(line); }};
+      Topology topology;
+      topology.nodes = {{0, {0, 1}, 0}};
+      const auto arena = NodeArena::Create({.pin_threads = false}, topology, logger);
+      const ExpertStoreOptions options = InFiles(Method::kINT8, Shard(kAllExperts));
+      results[i] = ExpertStore::Load(*checkpoint_, options, **arena, clock_, logger).status();
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  for (size_t i = 0; i < kLoads; ++i) {
+    ATELIER_EXPECT_OK(results[i]);
+    lines_.insert(lines_.end(), lines[i].begin(), lines[i].end());
+  }
+  EXPECT_EQ(NumPacked(), 6u);
+  EXPECT_EQ(Files().size(), 6u);
+}
+
+TEST_F(StoreDirTest, PopulatesEverySlice) {
+  ExpertStoreOptions options = InFiles(Method::kBF16, Shard(kAllExperts, 1, 3));
+  options.populate = true;
+  ExpectAsInMemory(options);
+  options = InFiles(Method::kINT8, Shard(kAllExperts, 1, 3));
+  options.populate = true;
+  ExpectAsInMemory(options);
 }
 
 }  // namespace

@@ -44,7 +44,16 @@ FlagSection WeightFlags(WorkerOptions* o) {
                   "The others requantise floats: int8 with one scale per output row halves memory "
                   "and time; int4_gN, with a searched scale per N inputs, mxfp4 and q8_0 go "
                   "further.",
-                  &o->method)}};
+                  &o->method),
+       StringFlag("store-dir", "FOLDER",
+                  "Keeps the packed weights in files of this folder (a disk, tmpfs or hugetlbfs), "
+                  "maps them, and makes those that are missing: the next start is immediate. "
+                  "Workers may share it. Default: packed into memory at every start.",
+                  &o->store_dir),
+       SwitchFlag("populate",
+                  "With --store-dir: reads all weights before serving, instead of each page when "
+                  "it is first used.",
+                  &o->populate)}};
 }
 
 // Repeatable, and a list each time: the first one replaces the default.

@@ -60,6 +60,9 @@ absl::Status CheckShard(const WorkerOptions& options) {
   if (std::find(choices.begin(), choices.end(), options.method) == choices.end()) {
     return Invalid("--method=", options.method, ": must be one of ", absl::StrJoin(choices, ", "));
   }
+  if (options.populate && options.store_dir.empty()) {
+    return Invalid("--populate: needs --store-dir; without, weights are in memory anyway");
+  }
   return absl::OkStatus();
 }
 
@@ -131,8 +134,8 @@ ShardSpec WorkerOptions::Shard(int num_experts) const {
 std::string WorkerOptions::ToString() const {
   return absl::StrCat(
       "model_path=", model_path, " shard_slice=", shard_slice,
-      " experts=", experts.empty() ? "all" : experts, " method=", method,
-      " listen=", absl::StrJoin(listen, ","), " insecure=", insecure,
+      " experts=", experts.empty() ? "all" : experts, " method=", method, " store_dir=", store_dir,
+      " populate=", populate, " listen=", absl::StrJoin(listen, ","), " insecure=", insecure,
       " metrics_address=", metrics_address, " ready_file=", ready_file, " numa_node=", numa_node,
       " threads=", threads, " pin_threads=", pin_threads, " cpu_isa=", cpu_isa,
       " max_queued_calls=", max_queued_calls, " max_queued_tokens=", max_queued_tokens,

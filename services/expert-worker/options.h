@@ -18,6 +18,8 @@ struct WorkerOptions {
   std::string shard_slice = "0/1";  // i/n
   std::string experts;              // a-b, both included; empty = all
   std::string method = "auto";      // of MethodChoices(); auto = the published precision
+  std::string store_dir;            // packed weights that outlive the process; empty = in memory
+  bool populate = false;            // reads all of them before serving
 
   std::vector<std::string> listen = {"127.0.0.1:7070"};  // at least one
   bool insecure = false;                                 // allows addresses others reach

@@ -121,6 +121,16 @@ TEST(WorkerOptions, MethodsAreWhatFloatsCanBeTurnedInto) {
   }
 }
 
+TEST(WorkerOptions, PopulateNeedsAStore) {
+  WorkerOptions options;
+  options.model_path = "/m";
+  options.populate = true;
+  EXPECT_THAT(options.Validate(), StatusIs(absl::StatusCode::kInvalidArgument,
+                                           HasSubstr("--populate: needs --store-dir")));
+  options.store_dir = "/s";
+  ATELIER_EXPECT_OK(options.Validate());
+}
+
 TEST(WorkerFlags, FillEveryOption) {
   WorkerOptions o;
   ATELIER_ASSERT_OK(Parse(&o, {"--model-path=/m",
@@ -128,6 +138,8 @@ TEST(WorkerFlags, FillEveryOption) {
                                "--experts",
                                "0-7",
                                "--method=int8",
+                               "--store-dir=/s",
+                               "--populate",
                                "--listen=127.0.0.1:1,unix:/a",
                                "--listen=127.0.0.1:2",
                                "--insecure",
@@ -146,7 +158,7 @@ TEST(WorkerFlags, FillEveryOption) {
                                "--log-level=debug",
                                "--capabilities"}));
   EXPECT_EQ(o.ToString(),
-            "model_path=/m shard_slice=1/2 experts=0-7 method=int8 "
+            "model_path=/m shard_slice=1/2 experts=0-7 method=int8 store_dir=/s populate=1 "
             "listen=127.0.0.1:1,unix:/a,127.0.0.1:2 insecure=1 metrics_address=127.0.0.1:3 "
             "ready_file=/r numa_node=1 threads=2 pin_threads=0 cpu_isa=avx2 max_queued_calls=4 "
             "max_queued_tokens=5 max_tokens_per_call=6 max_message_bytes=1048576 "

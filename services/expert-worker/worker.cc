@@ -140,12 +140,17 @@ absl::Status Worker::LoadAndServe() {
   ExpertStoreOptions loading;
   loading.methods = methods_;
   loading.shards = {options_.Shard(checkpoint_->config().moe.num_experts)};
+  loading.store_dir = options_.store_dir;
+  loading.populate = options_.populate;
   loading.cancelled = [this] { return loading_cancelled_.load(); };
   arena_->BindCallingThread();
   ATELIER_ASSIGN_OR_RETURN(store_,
                            ExpertStore::Load(*checkpoint_, loading, *arena_, clock_, logger_));
   metrics_.weight_bytes.Set(static_cast<double>(store_->bytes()));
-  LogHugePages(HugePageUse::Read(), store_->bytes(), logger_);
+  // What a file lies on is the choice of its file system.
+  if (options_.store_dir.empty()) {
+    LogHugePages(HugePageUse::Read(), store_->bytes(), logger_);
+  }
   executor_ = CreateExecutor(*store_, *kernels_, *arena_);
   service_->Serve(*executor_, [this] { arena_->BindCallingThread(); });
   logger_.Info(

@@ -1,0 +1,36 @@
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "libs/checkpoint/checkpoint.h"
+#include "libs/model/shard.h"
+#include "libs/numa/node_arena.h"
+#include "services/expert-worker/shard_plan.h"
+
+namespace atelier {
+
+// The part of a published matrix that begins at (row, column), packed as [n, k] into `block` of
+// PackedMatrixBytes.
+struct PackedPiece {
+  ExpertMatrix matrix;
+  Method method = Method::kBF16;
+  int row = 0;
+  int column = 0;
+  int n = 0;
+  int k = 0;
+  uint8_t* block = nullptr;
+};
+
+// Columns of the intermediate dimension: rows of gate and up [I, H]; columns of down [H, I].
+PackedPiece GateOrUpPiece(const ExpertMatrix& matrix, Method method, IntermediateRange columns,
+                          int hidden_size, uint8_t* block);
+PackedPiece DownPiece(const ExpertMatrix& matrix, Method method, IntermediateRange columns,
+                      int hidden_size, uint8_t* block);
+
+// Packs all pieces on the arena's threads, which share even a single one.
+void PackPieces(const std::vector<PackedPiece>& pieces, NodeArena& arena);
+
+bool HasBf16Scales(const ExpertMatrix& matrix);
+
+}  // namespace atelier

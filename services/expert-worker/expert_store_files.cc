@@ -1,0 +1,235 @@
+#include "services/expert-worker/expert_store_files.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "libs/base/checked_math.h"
+#include "libs/base/status_macros.h"
+#include "libs/kernels/pack.h"
+#include "libs/kernels/packed_slice.h"
+#include "services/expert-worker/expert_packing.h"
+
+namespace atelier {
+namespace {
+
+constexpr size_t kDigestPrefix = 16;  // of its 64 characters: the header has all of them
+constexpr absl::Duration kLockPoll = absl::Milliseconds(20);
+
+size_t MatrixBytes(Method method, int n, int k) {
+  return RoundUp(PackedMatrixBytes(method, n, k), size_t{kRowAlignBytes});
+}
+
+bool Contains(IntermediateRange outer, IntermediateRange inner) {
+  return outer.begin <= inner.begin && inner.end <= outer.end;
+}
+
+// Whether the columns can be used in place in a file that holds `held`.
+bool CanSlice(PackedPart part, Method down, IntermediateRange held, IntermediateRange columns) {
+  if (!Contains(held, columns)) return false;
+  const int begin = columns.begin - held.begin;
+  if (part == PackedPart::kDown) return CanSliceInputs(down, held.size(), begin, columns.size());
+  return begin % kPanelWidth == 0 && (columns.size() % kPanelWidth == 0 || columns.end == held.end);
+}
+
+// Whether one file of all columns serves every slice of the placement, not only this one: its
+// workers would else make both.
+bool AllSlicesFit(const ShardPlan& plan, Method down) {
+  for (int i = 0; i < plan.spec.slice_count; ++i) {
+    const auto columns = SliceRange(plan.intermediate_size, i, plan.spec.slice_count);
+    if (!columns.ok() ||
+        !CanSlice(PackedPart::kDown, down, {0, plan.intermediate_size}, *columns)) {
+      return false;
+    }
+  }
+  return true;
+}
+
+ExpertMethods MethodsOfLayer(const LayerMethods& methods, int layer) {
+  return methods[static_cast<size_t>(layer)];
+}
+
+}  // namespace
+
+absl::StatusOr<ExpertStoreFiles> ExpertStoreFiles::Open(const Checkpoint& checkpoint,
+                                                        const LayerMethods& methods,
+                                                        const std::string& store_directory,
+                                                        const PackedFileSystem& system,
+                                                        const Logger& logger) {
+  ExpertStoreFiles files(checkpoint, methods, system, logger);
+  ATELIER_ASSIGN_OR_RETURN(const FileSystemInfo info, InspectFileSystem(store_directory));
+  files.store_directory_ = store_directory;
+  files.in_memory_ = info.in_memory;
+  files.directory_ =
+      absl::StrCat(store_directory, "/", checkpoint.digest().substr(0, kDigestPrefix), "-",
+                   absl::AsciiStrToLower(MethodNames(checkpoint.config(), methods)), "-layout",
+                   kPackedLayoutVersion);
+  return files;
+}
+
+PackedKey ExpertStoreFiles::KeyFor(int layer, PackedPart part, ExpertRange experts,
+                                   IntermediateRange columns) const {
+  const ExpertMethods methods = MethodsOfLayer(*methods_, layer);
+  const ModelConfig& config = checkpoint_->config();
+  PackedKey key;
+  key.checkpoint_digest = checkpoint_->digest();
+  key.layout_version = kPackedLayoutVersion;
+  key.hidden_size = config.hidden_size;
+  key.intermediate_size = config.moe.intermediate_size;
+  key.layer = layer;
+  key.part = part;
+  key.experts = experts;
+  key.columns = columns;
+  if (part == PackedPart::kDown) {
+    key.methods = std::string(MethodName(methods.down));
+    key.expert_bytes = MatrixBytes(methods.down, key.hidden_size, columns.size());
+  } else {
+    key.methods = absl::StrCat(MethodName(methods.gate), ",", MethodName(methods.up));
+    key.expert_bytes = MatrixBytes(methods.gate, columns.size(), key.hidden_size) +
+                       MatrixBytes(methods.up, columns.size(), key.hidden_size);
+  }
+  return key;
+}
+
+std::vector<NeededFile> ExpertStoreFiles::Needs(const ShardPlan& plan) const {
+  const ExpertRange experts{plan.spec.expert_begin, plan.spec.expert_end};
+  const IntermediateRange whole{0, plan.intermediate_size};
+  std::vector<NeededFile> needs;
+  for (const int layer : plan.spec.layers) {
+    const Method down = MethodsOfLayer(*methods_, layer).down;
+    const IntermediateRange down_columns = AllSlicesFit(plan, down) ? whole : plan.columns;
+    needs.push_back({KeyFor(layer, PackedPart::kGateUp, experts, whole), plan.columns});
+    needs.push_back({KeyFor(layer, PackedPart::kDown, experts, down_columns), plan.columns});
+  }
+  return needs;
+}
+
+absl::StatusOr<std::optional<PackedFile>> ExpertStoreFiles::Find(const NeededFile& need) {
+  ATELIER_ASSIGN_OR_RETURN(const std::vector<PackedDirectoryEntry> entries,
+                           ListPackedFiles(directory_));
+  const Method down = MethodsOfLayer(*methods_, need.key.layer).down;
+  for (const PackedDirectoryEntry& entry : entries) {
+    const PackedFileName& holds = entry.holds;
+    const bool fits = holds.layer == need.key.layer && holds.part == need.key.part &&
+                      holds.experts.begin <= need.key.experts.begin &&
+                      need.key.experts.end <= holds.experts.end &&
+                      holds.experts.end <= checkpoint_->config().moe.num_experts &&
+                      holds.columns.end <= need.key.intermediate_size &&
+                      CanSlice(holds.part, down, holds.columns, need.columns);
+    if (!fits) continue;
+    const PackedKey key = KeyFor(holds.layer, holds.part, holds.experts, holds.columns);
+    absl::StatusOr<PackedFile> file =
+        PackedFile::Open(absl::StrCat(directory_, "/", entry.name), key);
+    if (file.ok()) return std::optional<PackedFile>(*std::move(file));
+    if (rejected_.insert(entry.name).second) {
+      logger_->Warning("store_file_rejected", {Kv("reason", file.status().message())});
+    }
+  }
+  return std::optional<PackedFile>();
+}
+
+absl::StatusOr<int64_t> ExpertStoreFiles::CheckRoom(const std::vector<NeededFile>& needs) {
+  int64_t missing = 0;
+  for (const NeededFile& need : needs) {
+    ATELIER_ASSIGN_OR_RETURN(const std::optional<PackedFile> found, Find(need));
+    if (!found) missing += static_cast<int64_t>(need.key.file_bytes());
+  }
+  ATELIER_ASSIGN_OR_RETURN(const FileSystemInfo info, InspectFileSystem(store_directory_));
+  if (missing <= info.free_bytes) return missing;
+  return absl::ResourceExhaustedError(
+      absl::StrCat("--store-dir=", store_directory_, ": packed weights of ", missing,
+                   " bytes are still to be written and ", info.free_bytes, " bytes are free"));
+}
+
+absl::Status ExpertStoreFiles::Pack(const PackedKey& key, NodeArena& arena,
+                                    PackedFileWriter& writer) const {
+  const ExpertMethods methods = MethodsOfLayer(*methods_, key.layer);
+  std::vector<PackedPiece> pieces;
+  for (int expert = key.experts.begin; expert < key.experts.end; ++expert) {
+    ATELIER_ASSIGN_OR_RETURN(const ExpertTensors tensors,
+                             FindExpert(*checkpoint_, key.layer, expert));
+    uint8_t* const block = writer.expert(expert);
+    const int hidden = key.hidden_size;
+    if (key.part == PackedPart::kDown) {
+      pieces.push_back(DownPiece(tensors.down, methods.down, key.columns, hidden, block));
+      continue;
+    }
+    uint8_t* const up = block + MatrixBytes(methods.gate, key.columns.size(), hidden);
+    pieces.push_back(GateOrUpPiece(tensors.gate, methods.gate, key.columns, hidden, block));
+    pieces.push_back(GateOrUpPiece(tensors.up, methods.up, key.columns, hidden, up));
+  }
+  PackPieces(pieces, arena);
+  arena.ParallelFor(static_cast<int64_t>(key.num_experts()), [&](int64_t i) {
+    writer.FinishExpert(key.experts.begin + static_cast<int>(i));
+  });
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::optional<PackedFile>> ExpertStoreFiles::FindOrMakeOne(const NeededFile& need,
+                                                                          NodeArena& arena) {
+  ATELIER_ASSIGN_OR_RETURN(std::optional<PackedFile> found, Find(need));
+  if (found) return found;
+  ATELIER_RETURN_IF_ERROR(MakeDirectory(directory_));
+  ATELIER_ASSIGN_OR_RETURN(auto writer,
+                           PackedFileWriter::TryCreate(directory_, need.key, *system_));
+  if (writer == nullptr) return std::optional<PackedFile>();
+  // Another process may have finished it before the lock was free.
+  ATELIER_ASSIGN_OR_RETURN(found, Find(need));
+  if (found) return found;
+  ATELIER_RETURN_IF_ERROR(Pack(need.key, arena, *writer));
+  ATELIER_RETURN_IF_ERROR(writer->Commit());
+  logger_->Info("store_file_packed",
+                {Kv("file", writer->path()), Kv("bytes", need.key.file_bytes())});
+  ATELIER_ASSIGN_OR_RETURN(PackedFile made, PackedFile::Open(writer->path(), need.key));
+  return std::optional<PackedFile>(std::move(made));
+}
+
+absl::StatusOr<std::vector<PackedFile>> ExpertStoreFiles::FindOrMake(
+    const std::vector<NeededFile>& needs, NodeArena& arena, Progress& progress,
+    const Cancelled& cancelled) {
+  std::vector<std::optional<PackedFile>> files(needs.size());
+  bool told_of_waiting = false;
+  for (size_t left = needs.size(); left > 0;) {
+    const size_t before = left;
+    for (size_t i = 0; i < needs.size(); ++i) {
+      if (files[i]) continue;
+      if (cancelled && cancelled()) return absl::CancelledError("loading was cancelled");
+      ATELIER_ASSIGN_OR_RETURN(files[i], FindOrMakeOne(needs[i], arena));
+      if (!files[i]) continue;
+      --left;
+      progress.Add(static_cast<int64_t>(needs[i].key.data_bytes()));
+    }
+    if (left == 0 || left < before) continue;
+    if (!std::exchange(told_of_waiting, true)) {
+      logger_->Info("store_waiting", {Kv("directory", directory_), Kv("files", left),
+                                      Kv("reason", "another process packs them")});
+    }
+    absl::SleepFor(kLockPoll);
+  }
+  std::vector<PackedFile> all;
+  for (std::optional<PackedFile>& file : files) all.push_back(*std::move(file));
+  return all;
+}
+
+ExpertView ViewInFiles(const ShardPlan& plan, const ExpertMethods& methods,
+                       const PackedFile& gate_up, const PackedFile& down, int expert) {
+  const int hidden = plan.hidden_size, width = plan.columns.size();
+  const IntermediateRange outputs = gate_up.key().columns, inputs = down.key().columns;
+  const uint8_t* const gate = gate_up.expert(expert).data();
+  const uint8_t* const up = gate + MatrixBytes(methods.gate, outputs.size(), hidden);
+  const auto slice = [&](Method method, const uint8_t* block) {
+    return SliceOutputs(PackedMatrixAt(method, outputs.size(), hidden, block),
+                        plan.columns.begin - outputs.begin, width);
+  };
+  ExpertView view;
+  view.gate = slice(methods.gate, gate);
+  view.up = slice(methods.up, up);
+  view.down =
+      SliceInputs(PackedMatrixAt(methods.down, hidden, inputs.size(), down.expert(expert).data()),
+                  plan.columns.begin - inputs.begin, width);
+  return view;
+}
+
+}  // namespace atelier
