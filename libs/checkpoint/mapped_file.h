@@ -36,4 +36,8 @@ class MappedFile {
   size_t size_ = 0;
 };
 
+// Takes whole pages of a mapped file out of this process's memory; they stay in the page cache as
+// long as the kernel likes, and are mapped again when they are used.
+void ReleasePages(absl::Span<const uint8_t> bytes);
+
 }  // namespace atelier

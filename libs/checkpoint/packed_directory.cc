@@ -7,7 +7,6 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <optional>
 
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
@@ -20,8 +19,12 @@ absl::StatusOr<FileSystemInfo> InspectFileSystem(const std::string& directory) {
     return absl::ErrnoToStatus(errno, absl::StrCat("cannot examine ", directory));
   }
   FileSystemInfo result;
-  result.free_bytes = static_cast<int64_t>(info.f_bavail) * static_cast<int64_t>(info.f_frsize);
-  result.in_memory = info.f_type == TMPFS_MAGIC || info.f_type == HUGETLBFS_MAGIC;
+  if (info.f_type == TMPFS_MAGIC) result.medium = StoreMedium::kMemory;
+  if (info.f_type == HUGETLBFS_MAGIC) result.medium = StoreMedium::kHugePages;
+  // Without limits of their own, tmpfs and hugetlbfs have no blocks.
+  if (info.f_blocks > 0) {
+    result.free_bytes = static_cast<int64_t>(info.f_bavail) * static_cast<int64_t>(info.f_frsize);
+  }
   return result;
 }
 

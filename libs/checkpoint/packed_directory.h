@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -10,9 +11,14 @@
 namespace atelier {
 
 // What is known of the file system that a directory is on.
+enum class StoreMedium {
+  kDisk,      // pages of files are cached in memory while they are used
+  kMemory,    // tmpfs: files are memory
+  kHugePages  // hugetlbfs: files are memory that was set apart before
+};
 struct FileSystemInfo {
-  int64_t free_bytes = 0;  // for this user
-  bool in_memory = false;  // tmpfs or hugetlbfs: files are memory already
+  StoreMedium medium = StoreMedium::kDisk;
+  std::optional<int64_t> free_bytes;  // for this user; nullopt = the file system does not say
 };
 absl::StatusOr<FileSystemInfo> InspectFileSystem(const std::string& directory);
 

@@ -1,5 +1,8 @@
 #include "libs/checkpoint/packed_file.h"
 
+#include <sys/mman.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <cstring>
 #include <utility>
@@ -29,16 +32,17 @@ uint64_t Load64(const uint8_t* at) {
 
 void Store64(uint64_t value, uint8_t* at) { std::memcpy(at, &value, sizeof(value)); }
 
-// Of pages spread evenly over the data, the first and the last among them: what a copy that was
-// broken off has not written.
-uint64_t SampleChecksum(absl::Span<const uint8_t> data) {
+// Pages spread evenly over the data, the first and the last among them: what a copy that was broken
+// off has not written.
+absl::Span<const uint8_t> SamplePage(absl::Span<const uint8_t> data, size_t i) {
   const size_t page = std::min(kSamplePageBytes, data.size());
+  const size_t last = data.size() - page;
+  return data.subspan(i + 1 == kSamplePages ? last : last / (kSamplePages - 1) * i, page);
+}
+
+uint64_t SampleChecksum(absl::Span<const uint8_t> data) {
   uint64_t checksums[kSamplePages];
-  for (size_t i = 0; i < kSamplePages; ++i) {
-    const size_t begin = (data.size() - page) / (kSamplePages - 1) * i;
-    const size_t last = data.size() - page;
-    checksums[i] = PackedChecksum(data.subspan(i + 1 == kSamplePages ? last : begin, page));
-  }
+  for (size_t i = 0; i < kSamplePages; ++i) checksums[i] = PackedChecksum(SamplePage(data, i));
   return PackedChecksum({reinterpret_cast<const uint8_t*>(checksums), sizeof(checksums)});
 }
 
@@ -48,6 +52,14 @@ uint64_t HeaderChecksum(absl::Span<const uint8_t> header) {
   const uint64_t parts[2] = {PackedChecksum(header.first(kHeaderChecksumAt)),
                              PackedChecksum(table)};
   return PackedChecksum({reinterpret_cast<const uint8_t*>(parts), sizeof(parts)});
+}
+
+// Advice to the kernel; one that does not take it is only slower.
+void Advise(absl::Span<const uint8_t> bytes, int advice) {
+  const auto page = static_cast<uintptr_t>(::sysconf(_SC_PAGESIZE));
+  const auto begin = reinterpret_cast<uintptr_t>(bytes.data()) / page * page;
+  const auto end = reinterpret_cast<uintptr_t>(bytes.data()) + bytes.size();
+  ::madvise(reinterpret_cast<void*>(begin), end - begin, advice);
 }
 
 absl::Status Damaged(const std::string& path, absl::string_view what) {
@@ -74,9 +86,12 @@ std::vector<uint8_t> EncodePackedHeader(const PackedKey& key,
 absl::StatusOr<PackedFile> PackedFile::Open(const std::string& path, const PackedKey& key) {
   ATELIER_ASSIGN_OR_RETURN(MappedFile mapping, MappedFile::Open(path));
   PackedFile file(path, key, std::move(mapping));
+  // A sampled page shall not bring megabytes along.
+  Advise(file.file_.bytes(), MADV_RANDOM);
   ATELIER_RETURN_IF_ERROR(file.CheckText());
   ATELIER_RETURN_IF_ERROR(file.CheckLength());
   ATELIER_RETURN_IF_ERROR(file.CheckChecksums());
+  Advise(file.file_.bytes(), MADV_NORMAL);
   return file;
 }
 
@@ -113,6 +128,8 @@ absl::Status PackedFile::CheckChecksums() const {
   }
   const absl::Span<const uint8_t> data =
       file_.bytes().subspan(key_.data_offset(), key_.data_bytes());
+  // All on their way to the disk before the first is waited for.
+  for (size_t i = 0; i < kSamplePages; ++i) Advise(SamplePage(data, i), MADV_WILLNEED);
   if (Load64(header.data() + kSampleChecksumAt) != SampleChecksum(data)) {
     return Damaged(path_, "the checksum of a sample of its data does not fit");
   }

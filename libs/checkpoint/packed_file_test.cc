@@ -261,7 +261,7 @@ TEST_F(MountedFileTest, AFullDiskLeavesNothing) {
                                 AllOf(HasSubstr(path_), HasSubstr("8192 are free"))));
   EXPECT_THAT(Names(), IsEmpty());
   ATELIER_ASSERT_OK_AND_ASSIGN(const FileSystemInfo info, InspectFileSystem(dir_.path()));
-  EXPECT_TRUE(info.in_memory);
+  EXPECT_EQ(info.medium, StoreMedium::kMemory);
 }
 
 TEST_F(MountedFileTest, AReadOnlyDiskServesWhatItHasAndTakesNothing) {

@@ -5,7 +5,6 @@
 #include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
-#include <sys/statvfs.h>
 #include <sys/vfs.h>
 #include <unistd.h>
 
@@ -18,6 +17,7 @@
 #include "libs/base/checked_math.h"
 #include "libs/base/status_macros.h"
 #include "libs/checkpoint/packed_checksum.h"
+#include "libs/checkpoint/packed_directory.h"
 #include "libs/checkpoint/packed_file.h"
 
 namespace atelier {
@@ -143,13 +143,13 @@ absl::Status PackedFileWriter::Commit() {
 absl::Status PackedFileWriter::Failed(int error, absl::string_view action) const {
   const std::string what = absl::StrCat("cannot ", action, " ", partial_path_);
   if (error == ENOSPC || error == EDQUOT) {
-    struct statvfs info = {};
-    const uint64_t free = ::statvfs(directory_.c_str(), &info) == 0
-                              ? uint64_t{info.f_bavail} * info.f_frsize
-                              : uint64_t{0};
-    return absl::ErrnoToStatus(
-        error, absl::StrCat(what, ", which needs ", size_, " bytes where ", free,
-                            " are free; the files that are finished are kept and used"));
+    const absl::StatusOr<FileSystemInfo> info = InspectFileSystem(directory_);
+    const std::string free = info.ok() && info->free_bytes
+                                 ? absl::StrCat("where ", *info->free_bytes, " are free")
+                                 : std::string("of a file system that has not so many left");
+    return absl::ErrnoToStatus(error,
+                               absl::StrCat(what, ", which needs ", size_, " bytes ", free,
+                                            "; the files that are finished are kept and used"));
   }
   return absl::ErrnoToStatus(error, what);
 }

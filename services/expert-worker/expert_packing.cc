@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "libs/base/checked_math.h"
+#include "libs/checkpoint/mapped_file.h"
 #include "libs/kernels/block_pack.h"
 #include "libs/kernels/pack.h"
 
@@ -58,6 +59,8 @@ void PackPieces(const std::vector<PackedPiece>& pieces, NodeArena& arena) {
   }
   arena.ParallelFor(static_cast<int64_t>(tasks.size()),
                     [&](int64_t i) { Run(tasks[static_cast<size_t>(i)]); });
+  // Mapped pages count as this process's memory: all layers' would make twice the weights.
+  for (const PackedPiece& piece : pieces) ReleasePages(piece.matrix.tensor.data);
 }
 
 bool HasBf16Scales(const ExpertMatrix& matrix) { return matrix.quant && matrix.quant->bf16_scales; }

@@ -28,7 +28,8 @@ PackedPiece GateOrUpPiece(const ExpertMatrix& matrix, Method method, Intermediat
 PackedPiece DownPiece(const ExpertMatrix& matrix, Method method, IntermediateRange columns,
                       int hidden_size, uint8_t* block);
 
-// Packs all pieces on the arena's threads, which share even a single one.
+// Packs all pieces on the arena's threads, which share even a single one; then lets go of the pages
+// of the checkpoint that they were read from.
 void PackPieces(const std::vector<PackedPiece>& pieces, NodeArena& arena);
 
 bool HasBf16Scales(const ExpertMatrix& matrix);

@@ -147,6 +147,10 @@ class PackedExpertStore final : public ExpertStore {
   const LoadedShard& at(int shard) const { return loaded_[static_cast<size_t>(shard)]; }
   absl::Status MapShard(const LoadContext& context, LoadedShard& shard) const;
   absl::Status PageIn(NodeArena& arena) const;
+  // Memory that is not taken yet, of which `missing` bytes are for files to be made.
+  int64_t MemoryToTake(StoreMedium medium, int64_t missing) const {
+    return medium == StoreMedium::kDisk ? bytes_ : medium == StoreMedium::kMemory ? missing : 0;
+  }
 
   const Method method_;
   const int hidden_size_;
@@ -214,8 +218,7 @@ absl::Status PackedExpertStore::Map(const LoadContext& context) {
     needs.insert(needs.end(), more.begin(), more.end());
   }
   ATELIER_ASSIGN_OR_RETURN(const int64_t missing, files->CheckRoom(needs));
-  // Files on a file system in memory that are there already take no more of it.
-  ATELIER_RETURN_IF_ERROR(CheckMemory(context, files->in_memory() ? missing : bytes_));
+  ATELIER_RETURN_IF_ERROR(CheckMemory(context, MemoryToTake(files->medium(), missing)));
   Progress progress(context.logger, context.clock, "loading_experts", "bytes", DataBytes(needs));
   ATELIER_ASSIGN_OR_RETURN(
       std::vector<PackedFile> found,

@@ -59,9 +59,14 @@ absl::StatusOr<ExpertStoreFiles> ExpertStoreFiles::Open(const Checkpoint& checkp
                                                         const PackedFileSystem& system,
                                                         const Logger& logger) {
   ExpertStoreFiles files(checkpoint, methods, system, logger);
-  ATELIER_ASSIGN_OR_RETURN(const FileSystemInfo info, InspectFileSystem(store_directory));
+  const absl::StatusOr<FileSystemInfo> info = InspectFileSystem(store_directory);
+  if (!info.ok()) {
+    return absl::Status(info.status().code(),
+                        absl::StrCat("--store-dir=", store_directory, ": ", info.status().message(),
+                                     ": create the folder, or mount what belongs there"));
+  }
   files.store_directory_ = store_directory;
-  files.in_memory_ = info.in_memory;
+  files.medium_ = info->medium;
   files.directory_ =
       absl::StrCat(store_directory, "/", checkpoint.digest().substr(0, kDigestPrefix), "-",
                    absl::AsciiStrToLower(MethodNames(checkpoint.config(), methods)), "-layout",
@@ -137,10 +142,10 @@ absl::StatusOr<int64_t> ExpertStoreFiles::CheckRoom(const std::vector<NeededFile
     if (!found) missing += static_cast<int64_t>(need.key.file_bytes());
   }
   ATELIER_ASSIGN_OR_RETURN(const FileSystemInfo info, InspectFileSystem(store_directory_));
-  if (missing <= info.free_bytes) return missing;
+  if (!info.free_bytes || missing <= *info.free_bytes) return missing;
   return absl::ResourceExhaustedError(
       absl::StrCat("--store-dir=", store_directory_, ": packed weights of ", missing,
-                   " bytes are still to be written and ", info.free_bytes, " bytes are free"));
+                   " bytes are still to be written and ", *info.free_bytes, " bytes are free"));
 }
 
 absl::Status ExpertStoreFiles::Pack(const PackedKey& key, NodeArena& arena,

@@ -57,7 +57,7 @@ class ExpertStoreFiles {
                                                      const Cancelled& cancelled);
 
   const std::string& directory() const { return directory_; }
-  bool in_memory() const { return in_memory_; }
+  StoreMedium medium() const { return medium_; }
 
  private:
   ExpertStoreFiles(const Checkpoint& checkpoint, const LayerMethods& methods,
@@ -78,7 +78,7 @@ class ExpertStoreFiles {
   const Logger* logger_;
   std::string store_directory_;
   std::string directory_;
-  bool in_memory_ = false;
+  StoreMedium medium_ = StoreMedium::kDisk;
   absl::flat_hash_set<std::string> rejected_;  // file names, each logged once
 };
 

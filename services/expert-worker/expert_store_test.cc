@@ -1,6 +1,7 @@
 #include "services/expert-worker/expert_store.h"
 
 #include <algorithm>
+#include <cstdio>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
@@ -302,6 +303,26 @@ TEST_F(ExpertStoreTest, ReportsProgressInBytes) {
   EXPECT_THAT(lines_, Contains(AllOf(HasSubstr("loading_experts unit=bytes"),
                                      HasSubstr("total=" + std::to_string(store->bytes())),
                                      HasSubstr("percent=100"))));
+}
+
+// What this process has mapped of a file and touched, by /proc/self/smaps.
+int64_t ResidentKib(const std::string& path) {
+  std::ifstream smaps("/proc/self/smaps");
+  bool counts = false;
+  int64_t resident = 0, value = 0;
+  for (std::string line; std::getline(smaps, line);) {
+    if (absl::StrContains(line, " r") && absl::StrContains(line, "-")) {
+      counts = absl::StrContains(line, path);
+    }
+    if (counts && std::sscanf(line.c_str(), "Rss: %ld kB", &value) == 1) resident += value;
+  }
+  return resident;
+}
+
+// Else a worker would have each layer twice at the end of loading.
+TEST_F(ExpertStoreTest, LetsGoOfTheCheckpointLayerByLayer) {
+  ATELIER_ASSERT_OK_AND_ASSIGN(auto store, Load(Options(Method::kBF16, {Shard(kAllExperts)})));
+  EXPECT_LT(ResidentKib(dir_->path()), store->bytes() / 1024 / 3);
 }
 
 TEST_F(ExpertStoreTest, StopsBetweenLayersWhenCancelled) {

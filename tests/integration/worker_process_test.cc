@@ -8,21 +8,18 @@
 #include <utility>
 #include <vector>
 
-#include "absl/base/thread_annotations.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
-#include "absl/synchronization/mutex.h"
 #include "absl/synchronization/notification.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "libs/base/clock.h"
 #include "libs/base/endpoint.h"
 #include "libs/testing/child_process.h"
 #include "libs/testing/status_matchers.h"
 #include "libs/testing/synthetic_checkpoint.h"
 #include "libs/testing/temp_dir.h"
-#include "libs/transport/worker_connection.h"
+#include "tests/integration/worker_client.h"
 
 // The real expert-worker binary, as a user starts it.
 
@@ -31,70 +28,13 @@ namespace {
 
 using ::atelier::testing::ChildProcess;
 using ::atelier::testing::HttpGet;
+using ::atelier::testing::kTinyHidden;
 using ::atelier::testing::WaitUntil;
 using ::testing::AllOf;
 using ::testing::AnyOf;
 using ::testing::Eq;
 using ::testing::HasSubstr;
 using ::testing::StartsWith;
-
-constexpr int kHidden = 256;  // of the tiny GLM model: layers 1-3 with 16 experts of 192 columns
-
-// Rows for the experts 0..3, as many as asked.
-struct Rows {
-  explicit Rows(int num_tokens)
-      : values(static_cast<size_t>(num_tokens * kHidden), ToBFloat16(0.25f)),
-        weights(static_cast<size_t>(num_tokens * 4), 0.25f) {
-    for (int i = 0; i < num_tokens * 4; ++i) ids.push_back(i % 4);
-    encoding.layer = 1;
-    encoding.batch = {num_tokens, kHidden, values.data()};
-    encoding.routing = {num_tokens, 4, ids.data(), weights.data()};
-  }
-  std::vector<BFloat16> values;
-  std::vector<int32_t> ids;
-  std::vector<float> weights;
-  ForwardEncoding encoding;
-};
-
-// A client's view of one worker.
-class Client {
- public:
-  explicit Client(const std::string& address)
-      : connection_(WorkerConnection::Create(
-            address, clock_, logger_, [this](const absl::StatusOr<WorkerDescription>& state) {
-              absl::MutexLock lock(&mutex_);
-              if (state.ok()) description_ = *state;
-            })) {}
-
-  WorkerDescription WaitForDescription() {
-    absl::MutexLock lock(&mutex_);
-    const auto known = [this] { return !description_.model_digest.empty(); };
-    mutex_.Await(absl::Condition(&known));
-    return description_;
-  }
-  std::unique_ptr<ForwardInFlight> Send(int num_tokens, WorkerConnection::DoneCallback done) {
-    const Rows rows(num_tokens);
-    return connection_->Forward(EncodeForward(rows.encoding), clock_.Now() + absl::Minutes(2),
-                                std::move(done));
-  }
-  ForwardReply Call(int num_tokens) {
-    absl::Notification done;
-    ForwardReply reply;
-    const auto call = Send(num_tokens, [&](ForwardReply answer) {
-      reply = std::move(answer);
-      done.Notify();
-    });
-    done.WaitForNotification();
-    return reply;
-  }
-
- private:
-  SystemClock clock_;
-  Logger logger_{Severity::kError};
-  absl::Mutex mutex_;
-  WorkerDescription description_ ABSL_GUARDED_BY(mutex_);
-  std::unique_ptr<WorkerConnection> connection_;
-};
 
 class WorkerProcessTest : public ::testing::Test {
  protected:
@@ -151,18 +91,18 @@ TEST_F(WorkerProcessTest, ServesOverTcpAndUnixSocketUntilTerminated) {
   EXPECT_THAT(ready_["listen"], AllOf(StartsWith("127.0.0.1:"), HasSubstr("," + socket)));
   for (const std::string& address :
        std::vector<std::string>(absl::StrSplit(ready_["listen"], ','))) {
-    Client client(address);
+    testing::WorkerClient client(address);
     const WorkerDescription description = client.WaitForDescription();
     EXPECT_EQ(description.state, WorkerState::kServing);
     EXPECT_EQ(description.method, "INT8");
-    EXPECT_EQ(description.hidden_size, kHidden);
+    EXPECT_EQ(description.hidden_size, kTinyHidden);
     EXPECT_NE(description.epoch, 0u);
     ASSERT_EQ(description.shards.size(), 1u);
     EXPECT_EQ(description.shards[0], (ShardSpec{{1, 2, 3}, 0, 10, 1, 3}));
     const ForwardReply reply = client.Call(5);
     ATELIER_ASSERT_OK(reply.status);
     ASSERT_EQ(reply.sums.size(), 1u);
-    EXPECT_EQ(reply.sums[0].data.size(), 5 * kHidden * sizeof(float));
+    EXPECT_EQ(reply.sums[0].data.size(), 5 * kTinyHidden * sizeof(float));
     EXPECT_EQ(reply.non_finite_tokens, 0);
   }
   EXPECT_TRUE(MetricsSay("\natelier_worker_tokens_total 10\n"));
@@ -175,7 +115,7 @@ TEST_F(WorkerProcessTest, ServesOverTcpAndUnixSocketUntilTerminated) {
 
 TEST_F(WorkerProcessTest, TerminationLetsCallsInFlightFinish) {
   Serve({"--listen=127.0.0.1:0", "--cpu-isa=scalar"});
-  Client client(ready_["listen"]);
+  testing::WorkerClient client(ready_["listen"]);
   client.WaitForDescription();
   absl::Notification done;
   ForwardReply reply;
@@ -197,13 +137,13 @@ class BusyWorkerTest : public WorkerProcessTest {
     flags.insert(flags.end(), {"--listen=127.0.0.1:0", "--cpu-isa=scalar",
                                "--max-tokens-per-call=200000", "--max-queued-tokens=200000"});
     Serve(std::move(flags));
-    client_ = std::make_unique<Client>(ready_["listen"]);
+    client_ = std::make_unique<testing::WorkerClient>(ready_["listen"]);
     client_->WaitForDescription();
     call_ = client_->Send(100000, [](ForwardReply) {});
     ASSERT_TRUE(WaitUntil([&] { return MetricsSay("\natelier_worker_tokens_total 100000\n"); }));
   }
 
-  std::unique_ptr<Client> client_;
+  std::unique_ptr<testing::WorkerClient> client_;
   std::unique_ptr<ForwardInFlight> call_;
 };
 
