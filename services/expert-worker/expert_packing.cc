@@ -20,6 +20,15 @@ struct PackTask {
   int panel_end = 0;
 };
 
+// REQUIRES: not quantised.
+WeightSource FloatsOf(const PackedPiece& piece) {
+  const TensorView& tensor = piece.matrix.tensor;
+  const size_t row_stride = static_cast<size_t>(tensor.shape[1]);
+  const size_t first =
+      static_cast<size_t>(piece.row) * row_stride + static_cast<size_t>(piece.column);
+  return {tensor.dtype, tensor.data.data() + first * DTypeBytes(tensor.dtype), row_stride};
+}
+
 void Run(const PackTask& task) {
   const PackedPiece& piece = *task.piece;
   if (piece.matrix.quant) {
@@ -28,13 +37,8 @@ void Run(const PackTask& task) {
                     piece.block);
     return;
   }
-  const TensorView& tensor = piece.matrix.tensor;
-  const size_t row_stride = static_cast<size_t>(tensor.shape[1]);
-  const size_t first =
-      static_cast<size_t>(piece.row) * row_stride + static_cast<size_t>(piece.column);
-  const WeightSource floats{tensor.dtype, tensor.data.data() + first * DTypeBytes(tensor.dtype),
-                            row_stride};
-  PackMatrix(floats, piece.method, piece.n, piece.k, task.panel_begin, task.panel_end, piece.block);
+  PackMatrix(FloatsOf(piece), piece.method, piece.n, piece.k, task.panel_begin, task.panel_end,
+             piece.block);
 }
 
 }  // namespace
@@ -61,6 +65,11 @@ void PackPieces(const std::vector<PackedPiece>& pieces, NodeArena& arena) {
                     [&](int64_t i) { Run(tasks[static_cast<size_t>(i)]); });
   // Mapped pages count as this process's memory: all layers' would make twice the weights.
   for (const PackedPiece& piece : pieces) ReleasePages(piece.matrix.tensor.data);
+}
+
+SquaredSums PieceError(const PackedPiece& piece) {
+  if (piece.matrix.quant) return {};
+  return QuantizeError(FloatsOf(piece), piece.method, piece.k, 0, piece.n);
 }
 
 bool HasBf16Scales(const ExpertMatrix& matrix) { return matrix.quant && matrix.quant->bf16_scales; }

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "libs/checkpoint/checkpoint.h"
+#include "libs/kernels/quantize_error.h"
 #include "libs/model/shard.h"
 #include "libs/numa/node_arena.h"
 #include "services/expert-worker/shard_plan.h"
@@ -31,6 +32,9 @@ PackedPiece DownPiece(const ExpertMatrix& matrix, Method method, IntermediateRan
 // Packs all pieces on the arena's threads, which share even a single one; then lets go of the pages
 // of the checkpoint that they were read from.
 void PackPieces(const std::vector<PackedPiece>& pieces, NodeArena& arena);
+
+// What packing the piece rounds: none for published codes.
+SquaredSums PieceError(const PackedPiece& piece);
 
 bool HasBf16Scales(const ExpertMatrix& matrix);
 

@@ -265,7 +265,6 @@ absl::Status PackedExpertStore::PageIn(NodeArena& arena) const {
   return absl::OkStatus();
 }
 
-// Every tensor that will be packed, so that a broken checkpoint costs no memory and no minutes.
 absl::Status CheckTensors(const Checkpoint& checkpoint, const std::vector<ShardPlan>& plans) {
   for (const ShardPlan& plan : plans) {
     for (const int layer : plan.spec.layers) {
@@ -283,13 +282,21 @@ absl::Status CheckTensors(const Checkpoint& checkpoint, const std::vector<ShardP
 
 }  // namespace
 
+absl::StatusOr<std::vector<ShardPlan>> ExpertStore::Plan(const Checkpoint& checkpoint,
+                                                         const std::vector<ShardSpec>& shards,
+                                                         const LayerMethods& methods) {
+  ATELIER_ASSIGN_OR_RETURN(std::vector<ShardPlan> plans,
+                           PlanShards(checkpoint.config(), shards, methods));
+  ATELIER_RETURN_IF_ERROR(CheckTensors(checkpoint, plans));
+  return plans;
+}
+
 absl::StatusOr<std::unique_ptr<ExpertStore>> ExpertStore::Load(const Checkpoint& checkpoint,
                                                                const ExpertStoreOptions& options,
                                                                NodeArena& arena, Clock& clock,
                                                                const Logger& logger) {
   ATELIER_ASSIGN_OR_RETURN(std::vector<ShardPlan> plans,
-                           PlanShards(checkpoint.config(), options.shards, options.methods));
-  ATELIER_RETURN_IF_ERROR(CheckTensors(checkpoint, plans));
+                           Plan(checkpoint, options.shards, options.methods));
   auto store = std::make_unique<PackedExpertStore>(checkpoint.config(), std::move(plans));
   const LoadContext context{checkpoint, options, arena, clock, logger};
   ATELIER_RETURN_IF_ERROR(options.store_dir.empty() ? store->Fill(context) : store->Map(context));

@@ -34,6 +34,11 @@ struct ExpertStoreOptions {
 // Immutable after Load, so thread-safe.
 class ExpertStore {
  public:
+  // What each shard takes, every tensor that it would be packed from found and checked: a broken
+  // checkpoint costs no memory and no minutes. Errors as PlanShards' and Checkpoint's.
+  static absl::StatusOr<std::vector<ShardPlan>> Plan(const Checkpoint& checkpoint,
+                                                     const std::vector<ShardSpec>& shards,
+                                                     const LayerMethods& methods);
   // Packs from the checkpoint, layer by layer, on the arena's threads, reporting progress; with a
   // store directory into its files, where they are not there yet (ExpertStoreFiles). Everything is
   // validated before the first allocation. Errors as Checkpoint's and PackedFileWriter's, plus

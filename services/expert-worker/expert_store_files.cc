@@ -8,9 +8,9 @@
 #include "absl/time/clock.h"
 #include "libs/base/checked_math.h"
 #include "libs/base/status_macros.h"
+#include "libs/checkpoint/mapped_file.h"
 #include "libs/kernels/pack.h"
 #include "libs/kernels/packed_slice.h"
-#include "services/expert-worker/expert_packing.h"
 
 namespace atelier {
 namespace {
@@ -52,6 +52,22 @@ ExpertMethods MethodsOfLayer(const LayerMethods& methods, int layer) {
 }
 
 }  // namespace
+
+void PackingError::Add(double relative, const std::string& matrix) {
+  Add(PackingError{1, relative, relative, matrix});
+}
+
+void PackingError::Add(const PackingError& other) {
+  if (other.num_matrices == 0) return;
+  const int total = num_matrices + other.num_matrices;
+  mean = (mean * num_matrices + other.mean * other.num_matrices) / total;
+  num_matrices = total;
+  // A NaN is the worst of all.
+  if (!(other.worst <= worst)) {
+    worst = other.worst;
+    worst_matrix = other.worst_matrix;
+  }
+}
 
 absl::StatusOr<ExpertStoreFiles> ExpertStoreFiles::Open(const Checkpoint& checkpoint,
                                                         const LayerMethods& methods,
@@ -148,28 +164,62 @@ absl::StatusOr<int64_t> ExpertStoreFiles::CheckRoom(const std::vector<NeededFile
                    " bytes are still to be written and ", *info.free_bytes, " bytes are free"));
 }
 
-absl::Status ExpertStoreFiles::Pack(const PackedKey& key, NodeArena& arena,
-                                    PackedFileWriter& writer) const {
+absl::StatusOr<std::vector<PackedPiece>> ExpertStoreFiles::PiecesOf(const PackedKey& key) const {
   const ExpertMethods methods = MethodsOfLayer(*methods_, key.layer);
+  const int hidden = key.hidden_size;
   std::vector<PackedPiece> pieces;
   for (int expert = key.experts.begin; expert < key.experts.end; ++expert) {
     ATELIER_ASSIGN_OR_RETURN(const ExpertTensors tensors,
                              FindExpert(*checkpoint_, key.layer, expert));
-    uint8_t* const block = writer.expert(expert);
-    const int hidden = key.hidden_size;
     if (key.part == PackedPart::kDown) {
-      pieces.push_back(DownPiece(tensors.down, methods.down, key.columns, hidden, block));
+      pieces.push_back(DownPiece(tensors.down, methods.down, key.columns, hidden, nullptr));
       continue;
     }
-    uint8_t* const up = block + MatrixBytes(methods.gate, key.columns.size(), hidden);
-    pieces.push_back(GateOrUpPiece(tensors.gate, methods.gate, key.columns, hidden, block));
-    pieces.push_back(GateOrUpPiece(tensors.up, methods.up, key.columns, hidden, up));
+    pieces.push_back(GateOrUpPiece(tensors.gate, methods.gate, key.columns, hidden, nullptr));
+    pieces.push_back(GateOrUpPiece(tensors.up, methods.up, key.columns, hidden, nullptr));
+  }
+  return pieces;
+}
+
+absl::Status ExpertStoreFiles::Pack(const PackedKey& key, NodeArena& arena,
+                                    PackedFileWriter& writer) const {
+  ATELIER_ASSIGN_OR_RETURN(std::vector<PackedPiece> pieces, PiecesOf(key));
+  const size_t per_expert = pieces.size() / key.num_experts();
+  for (size_t i = 0; i < pieces.size(); ++i) {
+    const int expert = key.experts.begin + static_cast<int>(i / per_expert);
+    const PackedPiece& before = pieces[i == 0 ? 0 : i - 1];
+    pieces[i].block = i % per_expert == 0
+                          ? writer.expert(expert)
+                          : before.block + MatrixBytes(before.method, before.n, before.k);
   }
   PackPieces(pieces, arena);
   arena.ParallelFor(static_cast<int64_t>(key.num_experts()), [&](int64_t i) {
     writer.FinishExpert(key.experts.begin + static_cast<int>(i));
   });
   return absl::OkStatus();
+}
+
+absl::StatusOr<PackingError> ExpertStoreFiles::MeasureError(const PackedKey& key,
+                                                            NodeArena& arena) const {
+  ATELIER_ASSIGN_OR_RETURN(const std::vector<PackedPiece> pieces, PiecesOf(key));
+  std::vector<SquaredSums> sums(pieces.size());
+  arena.ParallelFor(static_cast<int64_t>(pieces.size()), [&](int64_t i) {
+    sums[static_cast<size_t>(i)] = PieceError(pieces[static_cast<size_t>(i)]);
+    ReleasePages(pieces[static_cast<size_t>(i)].matrix.tensor.data);
+  });
+  const size_t per_expert = pieces.size() / key.num_experts();
+  PackingError error;
+  for (size_t i = 0; i < pieces.size(); ++i) {
+    const bool exact = pieces[i].matrix.quant || (pieces[i].method == Method::kBF16 &&
+                                                  pieces[i].matrix.tensor.dtype == DType::kBF16);
+    if (exact) continue;
+    const absl::string_view matrix = key.part == PackedPart::kDown ? "down"
+                                     : i % per_expert == 0         ? "gate"
+                                                                   : "up";
+    error.Add(sums[i].Relative(),
+              absl::StrCat("expert ", key.experts.begin + i / per_expert, " ", matrix));
+  }
+  return error;
 }
 
 absl::StatusOr<std::optional<PackedFile>> ExpertStoreFiles::FindOrMakeOne(const NeededFile& need,
@@ -185,6 +235,7 @@ absl::StatusOr<std::optional<PackedFile>> ExpertStoreFiles::FindOrMakeOne(const 
   if (found) return found;
   ATELIER_RETURN_IF_ERROR(Pack(need.key, arena, *writer));
   ATELIER_RETURN_IF_ERROR(writer->Commit());
+  ++num_made_;
   logger_->Info("store_file_packed",
                 {Kv("file", writer->path()), Kv("bytes", need.key.file_bytes())});
   ATELIER_ASSIGN_OR_RETURN(PackedFile made, PackedFile::Open(writer->path(), need.key));

@@ -16,6 +16,7 @@
 #include "libs/checkpoint/packed_file_writer.h"
 #include "libs/kernels/expert_ffn.h"
 #include "libs/numa/node_arena.h"
+#include "services/expert-worker/expert_packing.h"
 #include "services/expert-worker/shard_plan.h"
 
 namespace atelier {
@@ -24,6 +25,17 @@ namespace atelier {
 struct NeededFile {
   PackedKey key;              // of the file to make
   IntermediateRange columns;  // needed; the file may have more
+};
+
+// Relative errors |w - kept| / |w| of matrices.
+struct PackingError {
+  int num_matrices = 0;  // that were rounded
+  double mean = 0;       // over them
+  double worst = 0;
+  std::string worst_matrix;  // "expert 12 down"
+
+  void Add(double relative, const std::string& matrix);
+  void Add(const PackingError& other);
 };
 
 // The packed files of one checkpoint and its methods in a store directory, shared by all processes
@@ -56,7 +68,12 @@ class ExpertStoreFiles {
                                                      NodeArena& arena, Progress& progress,
                                                      const Cancelled& cancelled);
 
+  // Of the matrices that a file of this key has, what packing rounds. Reads and rounds them all, so
+  // it takes about as long as packing. Errors as FindExpert's.
+  absl::StatusOr<PackingError> MeasureError(const PackedKey& key, NodeArena& arena) const;
+
   const std::string& directory() const { return directory_; }
+  int num_made() const { return num_made_; }  // files, by this object
   StoreMedium medium() const { return medium_; }
 
  private:
@@ -70,6 +87,8 @@ class ExpertStoreFiles {
   absl::StatusOr<std::optional<PackedFile>> Find(const NeededFile& need);
   // Nullopt while another process makes it.
   absl::StatusOr<std::optional<PackedFile>> FindOrMakeOne(const NeededFile& need, NodeArena& arena);
+  // Of all experts of the file; where they are packed to is left open.
+  absl::StatusOr<std::vector<PackedPiece>> PiecesOf(const PackedKey& key) const;
   absl::Status Pack(const PackedKey& key, NodeArena& arena, PackedFileWriter& writer) const;
 
   const Checkpoint* checkpoint_;
@@ -79,6 +98,7 @@ class ExpertStoreFiles {
   std::string store_directory_;
   std::string directory_;
   StoreMedium medium_ = StoreMedium::kDisk;
+  int num_made_ = 0;
   absl::flat_hash_set<std::string> rejected_;  // file names, each logged once
 };
 

@@ -16,5 +16,6 @@ struct Command {
 };
 
 int RunDoctor(int argc, const char* const* argv);
+int RunPack(int argc, const char* const* argv);
 
 }  // namespace atelier

@@ -13,6 +13,7 @@ namespace {
 constexpr std::array kCommands = {
     Command{"doctor", "looks at this machine as a host of workers and says what to mend",
             RunDoctor},
+    Command{"pack", "packs a checkpoint's experts into the files that workers map", RunPack},
 };
 
 void PrintUsage(std::ostream& out) {
