@@ -3,28 +3,19 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "libs/testing/child_process.h"
-#include "libs/testing/temp_dir.h"
+#include "libs/testing/run_program.h"
 #include "nlohmann/json.hpp"
 
 namespace atelier {
 namespace {
 
+using ::atelier::testing::Outcome;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
-struct Outcome {
-  int status = 0;
-  std::string output;
-};
-
-// The real program's exit status and everything that it wrote.
 Outcome Atelier(std::vector<std::string> arguments) {
-  const testing::TempDir dir;
   arguments.insert(arguments.begin(), ATELIER_BINARY);
-  testing::ChildProcess process(arguments, dir.File("log"));
-  const int status = process.Wait();
-  return {status, process.Log()};
+  return testing::RunProgram(arguments);
 }
 
 TEST(AtelierTool, ExplainsItself) {
