@@ -13,7 +13,7 @@
 #include "libs/device/cpu/cpu_device.h"
 #include "libs/numa/topology.h"
 #include "services/gpu-frontend/experts/client_experts.h"
-#include "services/gpu-frontend/graph/kv_cache.h"
+#include "services/gpu-frontend/graph/memory_plan.h"
 #include "services/gpu-frontend/graph/model_graph.h"
 
 namespace atelier {
@@ -96,7 +96,7 @@ absl::StatusOr<std::unique_ptr<Device>> CreateDevice(const FrontendOptions& opti
 GraphOptions GraphOptionsFor(const FrontendOptions& options, const ModelConfig& config) {
   GraphOptions graph;
   graph.kv_cache_bytes = options.kv_cache_bytes;
-  const int64_t token_bytes = KvCache::BytesPerToken(config);
+  const int64_t token_bytes = KvBytesPerToken(config);
   if (options.max_total_tokens > 0 &&
       options.max_total_tokens < options.kv_cache_bytes / token_bytes) {
     graph.kv_cache_bytes = options.max_total_tokens * token_bytes;

@@ -10,7 +10,7 @@
 #include "libs/device/cpu/cpu_device.h"
 #include "libs/metrics/metrics.h"
 #include "libs/testing/local_experts.h"
-#include "services/gpu-frontend/graph/kv_cache.h"
+#include "services/gpu-frontend/graph/memory_plan.h"
 #include "services/gpu-frontend/graph/model_graph.h"
 
 namespace atelier::golden {
@@ -30,7 +30,7 @@ class GraphWithLocalExperts final : public ModelUnderTest {
                                                                         .shards = options.shards}));
     GraphOptions graph;
     graph.block_size = kBlockSize;
-    graph.kv_cache_bytes = options.kv_cache_tokens * KvCache::BytesPerToken(checkpoint.config());
+    graph.kv_cache_bytes = options.kv_cache_tokens * KvBytesPerToken(checkpoint.config());
     graph.max_tokens_per_step = options.max_tokens_per_step;
     ATELIER_ASSIGN_OR_RETURN(graph_, ModelGraph::Create(checkpoint, *device_, *experts_, graph,
                                                         clock_, logger_, metrics_));

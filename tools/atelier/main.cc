@@ -13,6 +13,8 @@ namespace {
 constexpr std::array kCommands = {
     Command{"doctor", "looks at this machine as a host of workers and says what to mend",
             RunDoctor},
+    Command{"inspect", "says what a checkpoint is, what can serve it, and how much memory it takes",
+            RunInspect},
     Command{"pack", "packs a checkpoint's experts into the files that workers map", RunPack},
 };
 

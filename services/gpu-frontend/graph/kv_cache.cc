@@ -6,17 +6,13 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "libs/base/status_macros.h"
+#include "services/gpu-frontend/graph/memory_plan.h"
 
 namespace atelier {
 
-int64_t KvCache::BytesPerToken(const ModelConfig& config) {
-  return int64_t{2} * config.num_layers * config.attention.num_kv_heads *
-         config.attention.head_dim * static_cast<int64_t>(sizeof(BFloat16));
-}
-
 absl::StatusOr<int> KvCache::CountBlocks(const ModelConfig& config, int64_t budget_bytes,
                                          int block_size) {
-  const int64_t block_bytes = BytesPerToken(config) * block_size;
+  const int64_t block_bytes = KvBytesPerToken(config) * block_size;
   const int64_t blocks =
       std::min<int64_t>(budget_bytes / block_bytes, std::numeric_limits<int32_t>::max());
   if (blocks < 1) {
@@ -33,8 +29,8 @@ absl::StatusOr<std::unique_ptr<KvCache>> KvCache::Create(Device& device, const M
   cache->attention_ = config.attention;
   cache->num_blocks_ = num_blocks;
   cache->block_size_ = block_size;
-  const size_t layer_bytes =
-      static_cast<size_t>(BytesPerToken(config) * block_size * num_blocks / config.num_layers / 2);
+  const size_t layer_bytes = static_cast<size_t>(KvBytesPerToken(config) * block_size * num_blocks /
+                                                 config.num_layers / 2);
   for (int layer = 0; layer < config.num_layers; ++layer) {
     for (auto* side : {&cache->keys_, &cache->values_}) {
       ATELIER_ASSIGN_OR_RETURN(std::unique_ptr<DeviceBuffer> buffer,

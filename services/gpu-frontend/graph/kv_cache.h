@@ -23,9 +23,6 @@ class KvCache {
   int num_blocks() const { return num_blocks_; }
   KvCacheView layer(int index) const;
 
-  // Bytes that one token's keys and values take in all layers.
-  static int64_t BytesPerToken(const ModelConfig& config);
-
  private:
   KvCache() = default;
 

@@ -42,4 +42,9 @@ int64_t WeightBytes(const ModelConfig& config) {
   return bytes;
 }
 
+int64_t KvBytesPerToken(const ModelConfig& config) {
+  return int64_t{2} * config.num_layers * config.attention.num_kv_heads *
+         config.attention.head_dim * static_cast<int64_t>(sizeof(BFloat16));
+}
+
 }  // namespace atelier

@@ -23,4 +23,7 @@ struct MemoryPlan {
 // Bytes of all tensors but the routed experts, as the graph keeps them on the device.
 int64_t WeightBytes(const ModelConfig& config);
 
+// Bytes that one token's keys and values take in all layers.
+int64_t KvBytesPerToken(const ModelConfig& config);
+
 }  // namespace atelier

@@ -36,7 +36,7 @@ absl::StatusOr<int> ContextLimit(const GraphOptions& options, const ModelConfig&
   if (options.max_context > cache_tokens) {
     return absl::InvalidArgumentError(absl::StrCat(
         "--context-length=", options.max_context, ": needs ",
-        options.max_context * KvCache::BytesPerToken(config), " bytes of KV cache, but ",
+        options.max_context * KvBytesPerToken(config), " bytes of KV cache, but ",
         "--kv-cache-bytes=", options.kv_cache_bytes, " holds only ", cache_tokens, " tokens"));
   }
   if (options.max_context > 0) return options.max_context;
@@ -162,7 +162,7 @@ absl::StatusOr<GraphSizes> SizesOf(const ModelConfig& config, const Device& devi
   ATELIER_ASSIGN_OR_RETURN(sizes.max_context, ContextLimit(options, config, cache_tokens));
   sizes.limits = {options.max_tokens_per_step, options.max_sequences,
                   CeilDiv(sizes.max_context, options.block_size), config.vocab_size};
-  const MemoryPlan plan{WeightBytes(config), cache_tokens * KvCache::BytesPerToken(config),
+  const MemoryPlan plan{WeightBytes(config), cache_tokens * KvBytesPerToken(config),
                         Workspace::Bytes(config, sizes.limits)};
   ATELIER_RETURN_IF_ERROR(plan.CheckFits(device.FreeBytes()));
   return sizes;

@@ -1,0 +1,171 @@
+#include "tools/atelier/inspection.h"
+
+#include <algorithm>
+#include <set>
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
+#include "libs/base/command_line.h"
+#include "libs/base/status_macros.h"
+#include "libs/checkpoint/tensor_list.h"
+#include "libs/kernels/cpu_features.h"
+#include "libs/kernels/kernel_table.h"
+#include "services/expert-worker/choose_method.h"
+#include "services/gpu-frontend/graph/memory_plan.h"
+
+namespace atelier {
+namespace {
+
+constexpr absl::string_view kRoutedExperts = "routed experts";
+
+struct ClassRule {
+  absl::string_view name;
+  absl::string_view mark;  // a part of the tensors' names
+};
+// The first that matches.
+constexpr ClassRule kClassRules[] = {
+    {kRoutedExperts, "mlp.experts."},  {"shared experts", "mlp.shared_expert"},
+    {"attention", "self_attn."},       {"router", "mlp.gate."},
+    {"dense layers", "mlp."},          {"embedding, output", "embed_tokens."},
+    {"embedding, output", "lm_head."}, {"norms", "norm."},
+};
+
+absl::string_view ClassOf(absl::string_view tensor) {
+  for (const ClassRule& rule : kClassRules) {
+    if (absl::StrContains(tensor, rule.mark)) return rule.name;
+  }
+  return "other";
+}
+
+// -1 for a tensor of no layer.
+int LayerOf(absl::string_view tensor) {
+  int layer = -1;
+  if (!absl::ConsumePrefix(&tensor, "model.layers.")) return -1;
+  return absl::SimpleAtoi(tensor.substr(0, tensor.find('.')), &layer) ? layer : -1;
+}
+
+TensorClass& Class(std::vector<TensorClass>& classes, absl::string_view name) {
+  const auto found = std::find_if(classes.begin(), classes.end(),
+                                  [name](const TensorClass& c) { return c.name == name; });
+  if (found != classes.end()) return *found;
+  classes.push_back({std::string(name), 0, 0, {}});
+  return classes.back();
+}
+
+absl::Status CountTensors(const Checkpoint& checkpoint, Inspection& inspection) {
+  const ModelConfig& config = checkpoint.config();
+  for (int layer = 0; layer < config.num_layers; ++layer) {
+    inspection.layers.push_back({config.is_moe_layer[static_cast<size_t>(layer)], 0, 0});
+  }
+  for (const std::string& name : checkpoint.TensorNames()) {
+    ATELIER_ASSIGN_OR_RETURN(const TensorView tensor, checkpoint.Find(name));
+    const auto bytes = static_cast<int64_t>(tensor.data.size());
+    const absl::string_view class_name = ClassOf(name);
+    TensorClass& tensor_class = Class(inspection.classes, class_name);
+    ++tensor_class.tensors;
+    tensor_class.bytes += bytes;
+    tensor_class.bytes_of[std::string(DTypeName(tensor.dtype))] += bytes;
+    const bool is_expert = class_name == kRoutedExperts;
+    (is_expert ? inspection.worker : inspection.frontend).bytes += bytes;
+    const int layer = LayerOf(name);
+    if (layer < 0 || layer >= config.num_layers) continue;
+    LayerSize& size = inspection.layers[static_cast<size_t>(layer)];
+    (is_expert ? size.expert_bytes : size.frontend_bytes) += bytes;
+  }
+  std::sort(inspection.classes.begin(), inspection.classes.end(),
+            [](const TensorClass& a, const TensorClass& b) { return a.bytes > b.bytes; });
+  return absl::OkStatus();
+}
+
+int64_t Elements(const std::vector<PromisedTensor>& tensors) {
+  int64_t elements = 0;
+  for (const PromisedTensor& tensor : tensors) {
+    int64_t product = 1;
+    for (const int64_t dim : tensor.shape) product *= dim;
+    elements += product;
+  }
+  return elements;
+}
+
+void CountParameters(Inspection& inspection) {
+  const ModelConfig& config = inspection.config;
+  inspection.parameters = inspection.active_parameters = Elements(FrontendTensors(config));
+  for (int layer = 0; layer < config.num_layers; ++layer) {
+    if (!config.is_moe_layer[static_cast<size_t>(layer)]) continue;
+    const int64_t expert = Elements(ExpertTensorsAlone(config, layer, 0));
+    inspection.parameters += expert * config.moe.num_experts;
+    inspection.active_parameters += expert * config.moe.top_k;
+  }
+}
+
+absl::Status NameKernels(const LayerMethods& methods, Inspection& inspection) {
+  ATELIER_ASSIGN_OR_RETURN(const KernelTable table,
+                           KernelTable::Select(CpuFeatures::Detect(), CpuIsa::kAuto));
+  std::set<Method> used;
+  for (size_t layer = 0; layer < methods.size(); ++layer) {
+    if (!inspection.config.is_moe_layer[layer]) continue;
+    used.insert({methods[layer].gate, methods[layer].up, methods[layer].down});
+  }
+  for (const Method method : used) {
+    inspection.kernels.emplace_back(MethodName(method), table.isa(method));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status PlanWorkers(const InspectOptions& options, const LayerMethods& methods,
+                         Inspection& inspection) {
+  for (int slice = 0; slice < options.workers; ++slice) {
+    const ShardSpec shard{{}, 0, inspection.config.moe.num_experts, slice, options.workers};
+    const absl::StatusOr<std::vector<ShardPlan>> plans =
+        PlanShards(inspection.config, {shard}, methods);
+    ATELIER_RETURN_IF_ERROR(NameFlags(plans.status(), {{"slice ", "--workers: slice "}}));
+    inspection.workers.push_back({slice, plans->front().bytes()});
+  }
+  return absl::OkStatus();
+}
+
+absl::Status InspectExperts(const Checkpoint& checkpoint, const InspectOptions& options,
+                            Inspection& inspection) {
+  inspection.worker.supported = VerifyTensors(checkpoint, Role::kWorker);
+  if (!inspection.worker.supported.ok()) return absl::OkStatus();
+  const absl::StatusOr<LayerMethods> methods = ChooseMethods(checkpoint, options.method);
+  ATELIER_RETURN_IF_ERROR(NameFlags(methods.status(), {{"method=", "--method="}}));
+  inspection.methods = MethodNames(inspection.config, *methods);
+  ATELIER_RETURN_IF_ERROR(NameKernels(*methods, inspection));
+  return PlanWorkers(options, *methods, inspection);
+}
+
+absl::Status PlanFrontend(const InspectOptions& options, Inspection& inspection) {
+  inspection.frontend_weight_bytes = WeightBytes(inspection.config);
+  inspection.kv_bytes_per_token = KvBytesPerToken(inspection.config);
+  if (options.frontend_memory == 0) return absl::OkStatus();
+  const int64_t left = options.frontend_memory - inspection.frontend_weight_bytes;
+  if (left < inspection.kv_bytes_per_token) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("--frontend-memory=", options.frontend_memory,
+                     ": the frontend's weights take ", inspection.frontend_weight_bytes,
+                     " bytes and each token of its KV cache ", inspection.kv_bytes_per_token));
+  }
+  inspection.kv_tokens = left / inspection.kv_bytes_per_token;
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<Inspection> Inspect(const Checkpoint& checkpoint, const InspectOptions& options) {
+  Inspection inspection;
+  inspection.path = checkpoint.directory();
+  inspection.digest = checkpoint.digest();
+  inspection.config = checkpoint.config();
+  CountParameters(inspection);
+  ATELIER_RETURN_IF_ERROR(CountTensors(checkpoint, inspection));
+  inspection.frontend.supported = VerifyTensors(checkpoint, Role::kFrontend);
+  ATELIER_RETURN_IF_ERROR(InspectExperts(checkpoint, options, inspection));
+  ATELIER_RETURN_IF_ERROR(PlanFrontend(options, inspection));
+  return inspection;
+}
+
+}  // namespace atelier

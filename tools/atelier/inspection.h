@@ -1,0 +1,75 @@
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "libs/checkpoint/checkpoint.h"
+#include "libs/model/dtype.h"
+#include "services/expert-worker/shard_plan.h"
+
+namespace atelier {
+
+// Tensors that do the same in a model.
+struct TensorClass {
+  std::string name;  // "routed experts", "attention", …
+  int64_t tensors = 0;
+  int64_t bytes = 0;
+  std::map<std::string, int64_t> bytes_of;  // by element type as the file says it
+};
+
+struct LayerSize {
+  bool is_moe = false;
+  int64_t frontend_bytes = 0;  // in the files: all but routed experts
+  int64_t expert_bytes = 0;    // in the files: routed experts
+};
+
+// What one kind of process makes of the checkpoint.
+struct RoleReport {
+  absl::Status supported;  // why not
+  int64_t bytes = 0;       // in the files, of the tensors that it reads
+};
+
+struct WorkerMemory {
+  int slice_index = 0;
+  int64_t weight_bytes = 0;
+};
+
+struct InspectOptions {
+  int workers = 1;                              // that share the experts, a slice each
+  std::optional<Method> method = std::nullopt;  // as --method of the workers; unset = as published
+  int64_t frontend_memory = 0;                  // what the frontend may take; 0 = not planned
+};
+
+// What a checkpoint is and what it needs, from its headers alone.
+struct Inspection {
+  std::string path;
+  std::string digest;
+  ModelConfig config;
+  int64_t parameters = 0;
+  int64_t active_parameters = 0;  // that one token passes, the embedding's table included
+  std::vector<TensorClass> classes;
+  std::vector<LayerSize> layers;
+  RoleReport frontend;
+  RoleReport worker;
+  std::string methods;                              // how workers keep the experts
+  std::vector<std::pair<std::string, std::string>>  // method and the instruction set that
+      kernels;                                      // computes it on this machine
+  std::vector<WorkerMemory> workers;
+  int64_t frontend_weight_bytes = 0;  // as it keeps them
+  int64_t kv_bytes_per_token = 0;
+  int64_t kv_tokens = 0;  // that fit beside the weights in InspectOptions::frontend_memory
+};
+
+// INVALID_ARGUMENT for a number of workers or a method that the model cannot be served with (the
+// message begins with the flag), RESOURCE_EXHAUSTED where the frontend's weights alone exceed its
+// memory. What a role cannot serve is no error but in its report.
+absl::StatusOr<Inspection> Inspect(const Checkpoint& checkpoint, const InspectOptions& options);
+
+std::string InspectionText(const Inspection& inspection);
+std::string InspectionJson(const Inspection& inspection);
+
+}  // namespace atelier

@@ -1,0 +1,150 @@
+#include "tools/atelier/inspection.h"
+
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "libs/base/clock.h"
+#include "libs/base/log.h"
+#include "libs/numa/node_arena.h"
+#include "libs/testing/run_program.h"
+#include "libs/testing/status_matchers.h"
+#include "libs/testing/synthetic_checkpoint.h"
+#include "libs/testing/temp_dir.h"
+#include "nlohmann/json.hpp"
+#include "services/expert-worker/choose_method.h"
+#include "services/expert-worker/expert_store.h"
+
+namespace atelier {
+namespace {
+
+using ::atelier::testing::Outcome;
+using ::atelier::testing::StatusIs;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+constexpr int64_t kExpertElements = 3 * 256 * 256;  // of the tiny Qwen model: H256 I256
+
+class InspectionTest : public ::testing::Test {
+ protected:
+  static void SetUpTestSuite() {
+    model_ = std::make_unique<testing::TempDir>();
+    testing::WriteSyntheticCheckpoint(model_->path(),
+                                      {.config_json = testing::TinyQwen3MoeConfig(), .seed = 3});
+  }
+  static void TearDownTestSuite() { model_.reset(); }
+
+  static std::unique_ptr<Checkpoint> Open() {
+    auto checkpoint = Checkpoint::Open(model_->path());
+    EXPECT_THAT(checkpoint, testing::IsOk());
+    return *std::move(checkpoint);
+  }
+
+  static inline std::unique_ptr<testing::TempDir> model_;
+};
+
+TEST_F(InspectionTest, CountsWhatTheFilesHold) {
+  const auto checkpoint = Open();
+  ATELIER_ASSERT_OK_AND_ASSIGN(const Inspection inspection, Inspect(*checkpoint, {}));
+  int64_t bytes = 0;  // all BF16
+  for (const std::string& name : checkpoint->TensorNames()) {
+    bytes += static_cast<int64_t>(checkpoint->Find(name)->data.size());
+  }
+  EXPECT_EQ(inspection.parameters * 2, bytes);
+  EXPECT_EQ(inspection.active_parameters, inspection.parameters - 4 * 6 * kExpertElements);
+  EXPECT_EQ(inspection.worker.bytes, 4 * 8 * kExpertElements * 2);
+  EXPECT_EQ(inspection.frontend.bytes, bytes - inspection.worker.bytes);
+  EXPECT_EQ(inspection.layers[3].expert_bytes, 8 * kExpertElements * 2);
+  int64_t in_classes = 0;
+  for (const TensorClass& c : inspection.classes) {
+    EXPECT_NE(c.name, "other");
+    in_classes += c.bytes;
+  }
+  EXPECT_EQ(in_classes, bytes);
+  EXPECT_EQ(inspection.classes[0].name, "routed experts");
+  EXPECT_EQ(inspection.kv_bytes_per_token, 2 * 4 * 2 * 64 * 2);
+}
+
+TEST_F(InspectionTest, PlansTheBytesThatAWorkerThenHolds) {
+  const auto checkpoint = Open();
+  for (const Method method : {Method::kBF16, Method::kINT8, Method::kINT4G32}) {
+    ATELIER_ASSERT_OK_AND_ASSIGN(const Inspection inspection,
+                                 Inspect(*checkpoint, {.workers = 3, .method = method}));
+    ASSERT_EQ(inspection.workers.size(), 3u);
+    const Logger quiet(Severity::kError);
+    SystemClock clock;
+    ATELIER_ASSERT_OK_AND_ASSIGN(const auto arena,
+                                 NodeArena::Create({}, Topology::Detect(), quiet));
+    ExpertStoreOptions options;
+    ATELIER_ASSERT_OK_AND_ASSIGN(options.methods, ChooseMethods(*checkpoint, method));
+    options.shards = {{{}, 0, 8, 1, 3}};
+    ATELIER_ASSERT_OK_AND_ASSIGN(const auto store,
+                                 ExpertStore::Load(*checkpoint, options, *arena, clock, quiet));
+    EXPECT_EQ(inspection.workers[1].weight_bytes, store->bytes()) << MethodName(method);
+  }
+}
+
+TEST_F(InspectionTest, PlansTheKvCacheBesideTheFrontendsWeights) {
+  const auto checkpoint = Open();
+  ATELIER_ASSERT_OK_AND_ASSIGN(const Inspection unplanned, Inspect(*checkpoint, {}));
+  const int64_t enough = unplanned.frontend_weight_bytes + 10 * unplanned.kv_bytes_per_token + 1;
+  ATELIER_ASSERT_OK_AND_ASSIGN(const Inspection planned,
+                               Inspect(*checkpoint, {.frontend_memory = enough}));
+  EXPECT_EQ(planned.kv_tokens, 10);
+  EXPECT_THAT(Inspect(*checkpoint, {.frontend_memory = 1000}),
+              StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("--frontend-memory=1000")));
+}
+
+TEST_F(InspectionTest, RefusesMoreSlicesThanTheExpertsHave) {
+  EXPECT_THAT(Inspect(*Open(), {.workers = 100}),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("--workers")));
+}
+
+Outcome RunInspect(std::vector<std::string> arguments) {
+  arguments.insert(arguments.begin(), {ATELIER_BINARY, "inspect"});
+  return testing::RunProgram(arguments);
+}
+
+TEST_F(InspectionTest, PrintsForPeopleAndForPrograms) {
+  const Outcome text = RunInspect({model_->path(), "--workers=2"});
+  EXPECT_EQ(text.status, 0) << text.output;
+  EXPECT_THAT(text.output, AllOf(HasSubstr("qwen3_moe, 4 layers"), HasSubstr("slice 1/2"),
+                                 HasSubstr("BF16"), HasSubstr("on this machine")));
+  const Outcome programs = RunInspect({model_->path(), "--json", "--method=int8"});
+  const nlohmann::json document = nlohmann::json::parse(programs.output, nullptr, false);
+  ASSERT_TRUE(document.is_object()) << programs.output;
+  EXPECT_EQ(document["methods"], "INT8");
+  EXPECT_EQ(document["model"]["num_experts"], 8);
+  EXPECT_TRUE(document["roles"]["worker"]["supported"]);
+}
+
+TEST_F(InspectionTest, SaysWhichRoleCannotServeAndWhy) {
+  const testing::TempDir broken;
+  std::filesystem::copy(model_->path(), broken.path(),
+                        std::filesystem::copy_options::recursive);
+  testing::WriteSafetensors(broken.File("model.safetensors"),
+                            {{"model.norm.weight", {DType::kBF16, {256}, std::string(512, 'x')}}});
+  const Outcome outcome = RunInspect({broken.path()});
+  EXPECT_EQ(outcome.status, 1);
+  EXPECT_THAT(outcome.output,
+              AllOf(HasSubstr("workers     cannot serve this"),
+                    HasSubstr("frontend    cannot serve this"), HasSubstr("embed_tokens")));
+}
+
+TEST_F(InspectionTest, RefusesBadUsage) {
+  EXPECT_EQ(RunInspect({}).status, 2);
+  EXPECT_EQ(RunInspect({model_->path(), "--workers=0"}).status, 2);
+  EXPECT_EQ(RunInspect({model_->path(), "--workers=100"}).status, 2);
+  EXPECT_EQ(RunInspect({model_->path(), "--method=int3"}).status, 2);
+  EXPECT_EQ(RunInspect({"https://huggingface.co/x/y"}).status, 2);
+  const Outcome absent = RunInspect({"/nowhere"});
+  EXPECT_EQ(absent.status, 1);
+  EXPECT_THAT(absent.output, HasSubstr("/nowhere"));
+}
+
+}  // namespace
+}  // namespace atelier

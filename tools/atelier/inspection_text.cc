@@ -1,0 +1,191 @@
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "libs/base/flag_table.h"
+#include "nlohmann/json.hpp"
+#include "tools/atelier/inspection.h"
+
+namespace atelier {
+namespace {
+
+using nlohmann::json;
+
+// "134.52 M": parameters for people.
+std::string Millions(int64_t count) {
+  const double value = static_cast<double>(count);
+  return count < 1'000'000'000 ? absl::StrFormat("%.2f M", value / 1e6)
+                               : absl::StrFormat("%.2f B", value / 1e9);
+}
+
+void AppendLine(std::string& text, absl::string_view topic, absl::string_view fact) {
+  absl::StrAppendFormat(&text, "%-12s%s\n", topic, fact);
+}
+
+std::string ModelFact(const ModelConfig& config) {
+  return absl::StrCat(config.model_type, ", ", config.num_layers, " layers (",
+                      config.num_moe_layers(), " with experts), hidden ", config.hidden_size,
+                      ", vocabulary ", config.vocab_size, ", context ",
+                      config.max_position_embeddings);
+}
+
+std::string ExpertsFact(const MoeConfig& moe) {
+  return absl::StrCat(
+      moe.num_experts, " a layer, ", moe.top_k, " a token, width ", moe.intermediate_size,
+      moe.shared_intermediate_size == 0
+          ? ""
+          : absl::StrCat(", and a shared one of width ", moe.shared_intermediate_size));
+}
+
+void AppendClasses(std::string& text, const std::vector<TensorClass>& classes) {
+  for (const TensorClass& tensor_class : classes) {
+    std::vector<std::string> formats;
+    for (const auto& [dtype, bytes] : tensor_class.bytes_of) {
+      formats.push_back(absl::StrCat(dtype, " ", FormatBytes(bytes)));
+    }
+    absl::StrAppendFormat(&text, "  %-19s %8d tensors  %s\n", tensor_class.name,
+                          tensor_class.tensors, absl::StrJoin(formats, ", "));
+  }
+}
+
+// "1.2 MiB", or "1.2 MiB to 3 MiB" where layers differ.
+std::string Spread(const std::vector<LayerSize>& layers, bool is_moe, int64_t LayerSize::*member) {
+  int64_t least = -1, most = -1;
+  for (const LayerSize& layer : layers) {
+    if (layer.is_moe != is_moe) continue;
+    const int64_t bytes = layer.*member;
+    least = least < 0 ? bytes : std::min(least, bytes);
+    most = std::max(most, bytes);
+  }
+  if (most <= least) return FormatBytes(most);
+  return absl::StrCat(FormatBytes(least), " to ", FormatBytes(most));
+}
+
+void AppendLayers(std::string& text, const std::vector<LayerSize>& layers) {
+  const auto has = [&](bool is_moe) {
+    return std::any_of(layers.begin(), layers.end(),
+                       [is_moe](const LayerSize& layer) { return layer.is_moe == is_moe; });
+  };
+  if (has(false)) {
+    AppendLine(text, "each layer",
+               absl::StrCat("dense: ", Spread(layers, false, &LayerSize::frontend_bytes)));
+  }
+  if (has(true)) {
+    AppendLine(text, "each layer",
+               absl::StrCat("with experts: ", Spread(layers, true, &LayerSize::expert_bytes),
+                            " of experts, ", Spread(layers, true, &LayerSize::frontend_bytes),
+                            " of the rest"));
+  }
+}
+
+std::string RoleFact(const RoleReport& report) {
+  if (!report.supported.ok()) {
+    return absl::StrCat("cannot serve this: ", report.supported.message());
+  }
+  return absl::StrCat("reads ", FormatBytes(report.bytes), " of the files");
+}
+
+void AppendWorkers(std::string& text, const Inspection& inspection) {
+  AppendLine(text, "workers", RoleFact(inspection.worker));
+  if (!inspection.worker.supported.ok()) return;
+  for (const auto& [method, isa] : inspection.kernels) {
+    absl::StrAppendFormat(&text, "  %-19s computed by %s on this machine\n", method, isa);
+  }
+  for (const WorkerMemory& worker : inspection.workers) {
+    absl::StrAppendFormat(
+        &text, "  %-19s %s of weights in memory\n",
+        absl::StrCat("slice ", worker.slice_index, "/", inspection.workers.size()),
+        FormatBytes(worker.weight_bytes));
+  }
+}
+
+void AppendFrontend(std::string& text, const Inspection& inspection) {
+  AppendLine(text, "frontend", RoleFact(inspection.frontend));
+  absl::StrAppendFormat(&text, "  %-19s %s of weights in memory, %s a token of KV cache\n",
+                        "memory", FormatBytes(inspection.frontend_weight_bytes),
+                        FormatBytes(inspection.kv_bytes_per_token));
+  if (inspection.kv_tokens == 0) return;
+  absl::StrAppendFormat(&text, "  %-19s %d tokens beside the weights\n", "KV cache",
+                        inspection.kv_tokens);
+}
+
+json RoleJson(const RoleReport& report) {
+  return {{"supported", report.supported.ok()},
+          {"reason", std::string(report.supported.message())},
+          {"file_bytes", report.bytes}};
+}
+
+json ModelJson(const ModelConfig& config) {
+  return {{"model_type", config.model_type},
+          {"architectures", config.architectures},
+          {"num_layers", config.num_layers},
+          {"num_moe_layers", config.num_moe_layers()},
+          {"hidden_size", config.hidden_size},
+          {"vocab_size", config.vocab_size},
+          {"context_length", config.max_position_embeddings},
+          {"num_experts", config.moe.num_experts},
+          {"top_k", config.moe.top_k},
+          {"expert_intermediate_size", config.moe.intermediate_size},
+          {"shared_intermediate_size", config.moe.shared_intermediate_size}};
+}
+
+}  // namespace
+
+std::string InspectionText(const Inspection& inspection) {
+  std::string text;
+  AppendLine(text, "model", ModelFact(inspection.config));
+  AppendLine(text, "experts", ExpertsFact(inspection.config.moe));
+  AppendLine(text, "parameters",
+             absl::StrCat(Millions(inspection.parameters), ", of which a token passes ",
+                          Millions(inspection.active_parameters)));
+  AppendLine(text, "digest", inspection.digest);
+  AppendLine(text, "files", inspection.path);
+  AppendClasses(text, inspection.classes);
+  AppendLayers(text, inspection.layers);
+  AppendWorkers(text, inspection);
+  AppendFrontend(text, inspection);
+  return text;
+}
+
+std::string InspectionJson(const Inspection& inspection) {
+  json classes = json::array(), layers = json::array(), kernels = json::array(),
+       workers = json::array();
+  for (const TensorClass& c : inspection.classes) {
+    classes.push_back(
+        {{"name", c.name}, {"tensors", c.tensors}, {"bytes", c.bytes}, {"formats", c.bytes_of}});
+  }
+  for (const LayerSize& layer : inspection.layers) {
+    layers.push_back({{"is_moe", layer.is_moe},
+                      {"frontend_bytes", layer.frontend_bytes},
+                      {"expert_bytes", layer.expert_bytes}});
+  }
+  for (const auto& [method, isa] : inspection.kernels) {
+    kernels.push_back({{"method", method}, {"isa", isa}});
+  }
+  for (const WorkerMemory& worker : inspection.workers) {
+    workers.push_back(
+        {{"shard_slice", absl::StrCat(worker.slice_index, "/", inspection.workers.size())},
+         {"weight_bytes", worker.weight_bytes}});
+  }
+  const json document = {
+      {"path", inspection.path},
+      {"digest", inspection.digest},
+      {"model", ModelJson(inspection.config)},
+      {"parameters", inspection.parameters},
+      {"active_parameters", inspection.active_parameters},
+      {"tensors", classes},
+      {"layers", layers},
+      {"roles",
+       {{"frontend", RoleJson(inspection.frontend)}, {"worker", RoleJson(inspection.worker)}}},
+      {"methods", inspection.methods},
+      {"kernels", kernels},
+      {"workers", workers},
+      {"frontend",
+       {{"weight_bytes", inspection.frontend_weight_bytes},
+        {"kv_bytes_per_token", inspection.kv_bytes_per_token},
+        {"kv_tokens", inspection.kv_tokens}}}};
+  return document.dump(2, ' ', false, json::error_handler_t::replace) + "\n";
+}
+
+}  // namespace atelier
