@@ -227,6 +227,10 @@ TEST_F(PackedFileTest, WhatAKilledProcessLeftIsBegunAnew) {
 
 TEST_F(PackedFileTest, FailuresOfTheSystemAreNamedAndLeaveNothing) {
   const PackedFileSystem real = system_;
+  system_.create = [](const std::string&) { return -EROFS; };
+  EXPECT_THAT(Write(), StatusIs(absl::StatusCode::kPermissionDenied,
+                                AllOf(HasSubstr(path_), HasSubstr("Read-only"))));
+  system_ = real;
   system_.reserve = [](int, size_t) { return ENOSPC; };
   EXPECT_THAT(Write(), StatusIs(absl::StatusCode::kResourceExhausted,
                                 AllOf(HasSubstr(path_), HasSubstr("needs"), HasSubstr("free"))));

@@ -48,6 +48,10 @@ int SyncDirectory(const std::string& directory) {
 
 PackedFileSystem PackedFileSystem::Real() {
   PackedFileSystem system;
+  system.create = [](const std::string& path) {
+    const int fd = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0644);
+    return fd >= 0 ? fd : -errno;
+  };
   system.reserve = [](int fd, size_t bytes) {
     return ::posix_fallocate(fd, 0, static_cast<off_t>(bytes));
   };
@@ -89,8 +93,8 @@ absl::StatusOr<std::unique_ptr<PackedFileWriter>> PackedFileWriter::TryCreate(
 // is another one to lock.
 absl::StatusOr<bool> PackedFileWriter::Lock() {
   for (;;) {
-    fd_ = ::open(partial_path_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0644);
-    if (fd_ < 0) return Failed(errno, "create");
+    fd_ = system_.create(partial_path_);
+    if (fd_ < 0) return Failed(-fd_, "create");
     if (::flock(fd_, LOCK_EX | LOCK_NB) != 0) {
       if (errno == EWOULDBLOCK) return false;
       return Failed(errno, "lock");

@@ -13,8 +13,9 @@
 namespace atelier {
 
 // The system behind a PackedFileWriter; tests put failures in its place. The calls return 0 or an
-// errno.
+// errno, `create` a descriptor or minus an errno.
 struct PackedFileSystem {
+  std::function<int(const std::string& path)> create;  // opens for reading and writing
   std::function<int(int fd, size_t bytes)> reserve;    // posix_fallocate
   std::function<int(void* data, size_t bytes)> flush;  // msync
   std::function<int(int fd)> sync;                     // fsync

@@ -207,10 +207,9 @@ absl::Status PackedExpertStore::Fill(const LoadContext& context) {
 }
 
 absl::Status PackedExpertStore::Map(const LoadContext& context) {
-  const PackedFileSystem system = PackedFileSystem::Real();
   absl::StatusOr<ExpertStoreFiles> files =
       ExpertStoreFiles::Open(context.checkpoint, context.options.methods, context.options.store_dir,
-                             system, context.logger);
+                             context.options.store_system, context.logger);
   ATELIER_RETURN_IF_ERROR(files.status());
   std::vector<NeededFile> needs;
   for (const LoadedShard& shard : loaded_) {

@@ -10,6 +10,7 @@
 #include "libs/base/clock.h"
 #include "libs/base/log.h"
 #include "libs/checkpoint/checkpoint.h"
+#include "libs/checkpoint/packed_file_writer.h"
 #include "libs/kernels/expert_ffn.h"
 #include "libs/model/shard.h"
 #include "services/expert-worker/shard_plan.h"
@@ -23,6 +24,7 @@ struct ExpertStoreOptions {
   std::vector<ShardSpec> shards;  // layers empty = every MoE layer of the model
   // Folder of packed files that outlive the process; empty = packed into memory.
   std::string store_dir;
+  PackedFileSystem store_system = PackedFileSystem::Real();
   bool populate = false;  // with store_dir: reads all pages before Load returns
   // Bytes that may be allocated; unset = AvailableMemoryBytes() of the arena's node.
   std::function<int64_t()> available_bytes;

@@ -1,5 +1,7 @@
 #include "services/expert-worker/expert_store_files.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <utility>
 
@@ -26,25 +28,13 @@ bool Contains(IntermediateRange outer, IntermediateRange inner) {
   return outer.begin <= inner.begin && inner.end <= outer.end;
 }
 
-// Whether the columns can be used in place in a file that holds `held`.
+// Whether the columns can be used in place in a file that holds `held`. Down's panels lie apart
+// there if it has more.
 bool CanSlice(PackedPart part, Method down, IntermediateRange held, IntermediateRange columns) {
   if (!Contains(held, columns)) return false;
   const int begin = columns.begin - held.begin;
   if (part == PackedPart::kDown) return CanSliceInputs(down, held.size(), begin, columns.size());
   return begin % kPanelWidth == 0 && (columns.size() % kPanelWidth == 0 || columns.end == held.end);
-}
-
-// Whether one file of all columns serves every slice of the placement, not only this one: its
-// workers would else make both.
-bool AllSlicesFit(const ShardPlan& plan, Method down) {
-  for (int i = 0; i < plan.spec.slice_count; ++i) {
-    const auto columns = SliceRange(plan.intermediate_size, i, plan.spec.slice_count);
-    if (!columns.ok() ||
-        !CanSlice(PackedPart::kDown, down, {0, plan.intermediate_size}, *columns)) {
-      return false;
-    }
-  }
-  return true;
 }
 
 ExpertMethods MethodsOfLayer(const LayerMethods& methods, int layer) {
@@ -119,15 +109,14 @@ std::vector<NeededFile> ExpertStoreFiles::Needs(const ShardPlan& plan) const {
   const IntermediateRange whole{0, plan.intermediate_size};
   std::vector<NeededFile> needs;
   for (const int layer : plan.spec.layers) {
-    const Method down = MethodsOfLayer(*methods_, layer).down;
-    const IntermediateRange down_columns = AllSlicesFit(plan, down) ? whole : plan.columns;
     needs.push_back({KeyFor(layer, PackedPart::kGateUp, experts, whole), plan.columns});
-    needs.push_back({KeyFor(layer, PackedPart::kDown, experts, down_columns), plan.columns});
+    needs.push_back({KeyFor(layer, PackedPart::kDown, experts, plan.columns), plan.columns});
   }
   return needs;
 }
 
-absl::StatusOr<std::optional<PackedFile>> ExpertStoreFiles::Find(const NeededFile& need) {
+absl::StatusOr<std::optional<PackedFile>> ExpertStoreFiles::Find(const NeededFile& need,
+                                                                 DownPanels down_panels) {
   ATELIER_ASSIGN_OR_RETURN(const std::vector<PackedDirectoryEntry> entries,
                            ListPackedFiles(directory_));
   const Method down = MethodsOfLayer(*methods_, need.key.layer).down;
@@ -139,7 +128,9 @@ absl::StatusOr<std::optional<PackedFile>> ExpertStoreFiles::Find(const NeededFil
                       holds.experts.end <= checkpoint_->config().moe.num_experts &&
                       holds.columns.end <= need.key.intermediate_size &&
                       CanSlice(holds.part, down, holds.columns, need.columns);
-    if (!fits) continue;
+    const bool apart =
+        holds.part == PackedPart::kDown && holds.columns.size() > need.columns.size();
+    if (!fits || (apart && down_panels == DownPanels::kTogether)) continue;
     const PackedKey key = KeyFor(holds.layer, holds.part, holds.experts, holds.columns);
     absl::StatusOr<PackedFile> file =
         PackedFile::Open(absl::StrCat(directory_, "/", entry.name), key);
@@ -154,10 +145,13 @@ absl::StatusOr<std::optional<PackedFile>> ExpertStoreFiles::Find(const NeededFil
 absl::StatusOr<int64_t> ExpertStoreFiles::CheckRoom(const std::vector<NeededFile>& needs) {
   int64_t missing = 0;
   for (const NeededFile& need : needs) {
-    ATELIER_ASSIGN_OR_RETURN(const std::optional<PackedFile> found, Find(need));
+    ATELIER_ASSIGN_OR_RETURN(const std::optional<PackedFile> found,
+                             Find(need, DownPanels::kTogether));
     if (!found) missing += static_cast<int64_t>(need.key.file_bytes());
   }
   ATELIER_ASSIGN_OR_RETURN(const FileSystemInfo info, InspectFileSystem(store_directory_));
+  // What cannot be written says so itself, where it is tried.
+  if (::access(store_directory_.c_str(), W_OK) != 0) return missing;
   if (!info.free_bytes || missing <= *info.free_bytes) return missing;
   return absl::ResourceExhaustedError(
       absl::StrCat("--store-dir=", store_directory_, ": packed weights of ", missing,
@@ -222,16 +216,14 @@ absl::StatusOr<PackingError> ExpertStoreFiles::MeasureError(const PackedKey& key
   return error;
 }
 
-absl::StatusOr<std::optional<PackedFile>> ExpertStoreFiles::FindOrMakeOne(const NeededFile& need,
-                                                                          NodeArena& arena) {
-  ATELIER_ASSIGN_OR_RETURN(std::optional<PackedFile> found, Find(need));
-  if (found) return found;
+absl::StatusOr<std::optional<PackedFile>> ExpertStoreFiles::Make(const NeededFile& need,
+                                                                 NodeArena& arena) {
   ATELIER_RETURN_IF_ERROR(MakeDirectory(directory_));
   ATELIER_ASSIGN_OR_RETURN(auto writer,
                            PackedFileWriter::TryCreate(directory_, need.key, *system_));
   if (writer == nullptr) return std::optional<PackedFile>();
   // Another process may have finished it before the lock was free.
-  ATELIER_ASSIGN_OR_RETURN(found, Find(need));
+  ATELIER_ASSIGN_OR_RETURN(std::optional<PackedFile> found, Find(need, DownPanels::kTogether));
   if (found) return found;
   ATELIER_RETURN_IF_ERROR(Pack(need.key, arena, *writer));
   ATELIER_RETURN_IF_ERROR(writer->Commit());
@@ -240,6 +232,23 @@ absl::StatusOr<std::optional<PackedFile>> ExpertStoreFiles::FindOrMakeOne(const 
                 {Kv("file", writer->path()), Kv("bytes", need.key.file_bytes())});
   ATELIER_ASSIGN_OR_RETURN(PackedFile made, PackedFile::Open(writer->path(), need.key));
   return std::optional<PackedFile>(std::move(made));
+}
+
+absl::StatusOr<std::optional<PackedFile>> ExpertStoreFiles::FindOrMakeOne(const NeededFile& need,
+                                                                          NodeArena& arena) {
+  ATELIER_ASSIGN_OR_RETURN(std::optional<PackedFile> found, Find(need, DownPanels::kTogether));
+  if (found) return found;
+  absl::StatusOr<std::optional<PackedFile>> made = Make(need, arena);
+  if (!absl::IsPermissionDenied(made.status())) return made;
+  ATELIER_ASSIGN_OR_RETURN(found, Find(need, DownPanels::kApart));
+  if (!found) return made;
+  if (!std::exchange(told_of_panels_apart_, true)) {
+    logger_->Warning(
+        "store_slice_cut_in_place",
+        {Kv("file", found->path()), Kv("reason", made.status().message()),
+         Kv("advice", "decoding is slower: let atelier pack --shard-slice write this slice")});
+  }
+  return found;
 }
 
 absl::StatusOr<std::vector<PackedFile>> ExpertStoreFiles::FindOrMake(

@@ -40,8 +40,9 @@ struct PackingError {
 
 // The packed files of one checkpoint and its methods in a store directory, shared by all processes
 // that use it: each file is made by one of them, the others wait. Gate and up are kept whole, since
-// a slice is a run of their panels; down is too where every slice of the placement can be cut from
-// its panels, and else has a file per slice. Not thread-safe.
+// a slice is a run of their panels. Down has a file per slice: a slice of the whole is a part of
+// every panel, which is read a third slower (and has other scales in some methods), so it is used
+// only where nothing can be written, and said. Not thread-safe.
 class ExpertStoreFiles {
  public:
   // Asked between files: true ends the work with CANCELLED.
@@ -83,9 +84,12 @@ class ExpertStoreFiles {
 
   PackedKey KeyFor(int layer, PackedPart part, ExpertRange experts,
                    IntermediateRange columns) const;
+  // How a slice of down may lie in a file.
+  enum class DownPanels { kTogether, kApart };
   // Of those that the directory lists, a file that has what is needed.
-  absl::StatusOr<std::optional<PackedFile>> Find(const NeededFile& need);
+  absl::StatusOr<std::optional<PackedFile>> Find(const NeededFile& need, DownPanels down_panels);
   // Nullopt while another process makes it.
+  absl::StatusOr<std::optional<PackedFile>> Make(const NeededFile& need, NodeArena& arena);
   absl::StatusOr<std::optional<PackedFile>> FindOrMakeOne(const NeededFile& need, NodeArena& arena);
   // Of all experts of the file; where they are packed to is left open.
   absl::StatusOr<std::vector<PackedPiece>> PiecesOf(const PackedKey& key) const;
@@ -99,6 +103,7 @@ class ExpertStoreFiles {
   std::string directory_;
   StoreMedium medium_ = StoreMedium::kDisk;
   int num_made_ = 0;
+  bool told_of_panels_apart_ = false;
   absl::flat_hash_set<std::string> rejected_;  // file names, each logged once
 };
 

@@ -1,6 +1,7 @@
 #include "services/expert-worker/expert_store.h"
 
 #include <algorithm>
+#include <cerrno>
 #include <cstdio>
 #include <cstring>
 #include <filesystem>
@@ -409,27 +410,40 @@ TEST_F(StoreDirTest, HoldsWhatMemoryWouldAndPacksOnce) {
   }
 }
 
-// One set of BF16 files serves every number of slices that cuts its panels between blocks of 32.
-TEST_F(StoreDirTest, ServesOtherSlicesAndFewerExpertsFromTheSameFiles) {
-  ExpectAsInMemory(InFiles(Method::kBF16, Shard(kAllExperts, 1, 2)));
-  EXPECT_EQ(NumPacked(), 6u);
-  for (const int count : {1, 2, 3, 6}) {
-    for (int slice = 0; slice < count; ++slice) {
-      ExpectAsInMemory(InFiles(Method::kBF16, Shard({3, 9}, slice, count, {2, 3})));
-    }
+// Gate and up are shared by all slices; down has a file per slice. Fewer experts and layers use the
+// same files.
+TEST_F(StoreDirTest, SharesGateAndUpAmongSlices) {
+  for (const Method method : {Method::kBF16, Method::kINT8}) {
+    lines_.clear();
+    for (const int slice : {0, 1}) ExpectAsInMemory(InFiles(method, Shard(kAllExperts, slice, 2)));
+    EXPECT_EQ(NumPacked(), 9u) << MethodName(method);
+    ExpectAsInMemory(InFiles(method, Shard({3, 9}, 1, 2, {2, 3})));
+    EXPECT_EQ(NumPacked(), 9u) << MethodName(method);
   }
-  EXPECT_EQ(NumPacked(), 6u);
-}
-
-// INT8 has a scale for all inputs of a row, so down's is another one in each slice: gate and up are
-// shared, down has a file per slice.
-TEST_F(StoreDirTest, KeepsDownPerSliceWhereScalesSpanTheInputs) {
-  for (const int slice : {0, 1}) {
-    ExpectAsInMemory(InFiles(Method::kINT8, Shard(kAllExperts, slice, 2)));
-  }
-  EXPECT_EQ(NumPacked(), 9u);
   EXPECT_NE(FileWith("layer-0001.gate_up.experts-0-15.columns-0-191.pack"), "");
   EXPECT_NE(FileWith("layer-0001.down.experts-0-15.columns-96-191.pack"), "");
+}
+
+// Where nothing can be written, a slice is cut from whole panels if the layout can be cut there.
+TEST_F(StoreDirTest, ServesAnySliceFromAReadOnlyStore) {
+  ATELIER_ASSERT_OK(Load(InFiles(Method::kBF16, Shard(kAllExperts))));
+  ATELIER_ASSERT_OK(Load(InFiles(Method::kINT8, Shard(kAllExperts))));
+  lines_.clear();
+  for (const int count : {1, 2, 3, 6}) {
+    for (int slice = 0; slice < count; ++slice) {
+      ExpertStoreOptions options = InFiles(Method::kBF16, Shard({3, 9}, slice, count, {2, 3}));
+      options.store_system.create = [](const std::string&) { return -EROFS; };
+      options.populate = true;
+      ExpectAsInMemory(options);
+    }
+  }
+  EXPECT_EQ(NumPacked(), 0u);
+  EXPECT_THAT(lines_, Contains(AllOf(HasSubstr("store_slice_cut_in_place"),
+                                     HasSubstr("columns-0-191"), HasSubstr("Read-only"))));
+  ExpertStoreOptions options = InFiles(Method::kINT8, Shard(kAllExperts, 0, 2));
+  options.store_system.create = [](const std::string&) { return -EROFS; };
+  EXPECT_THAT(Load(options), StatusIs(absl::StatusCode::kPermissionDenied,
+                                      HasSubstr("down.experts-0-15.columns-0-95")));
 }
 
 TEST_F(StoreDirTest, IsTheSameByteByByteWhenItWasInterrupted) {

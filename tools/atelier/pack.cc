@@ -220,6 +220,11 @@ absl::Status Packer::PackLayer(const std::vector<NeededFile>& needs, TerminalPro
     const int before = files_.num_made();
     absl::StatusOr<PackedFile> file = FindOrMake(need);
     ATELIER_RETURN_IF_ERROR(file.status());
+    if (need.key.part == PackedPart::kDown &&
+        file->key().columns.size() != need.key.columns.size()) {
+      return absl::PermissionDeniedError(absl::StrCat(files_.directory(), "/", need.key.FileName(),
+                                                      " is not there and cannot be written"));
+    }
     if (const absl::Status sound = options_.verify ? Verify(*file) : absl::OkStatus();
         !sound.ok()) {
       progress.Clear();
