@@ -4,19 +4,20 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <filesystem>
+#include <system_error>
 #include <utility>
 
-#include "absl/container/flat_hash_map.h"
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 #include "absl/strings/strip.h"
 #include "libs/base/status_macros.h"
+#include "libs/checkpoint/gguf_checkpoint.h"
+#include "libs/checkpoint/mapped_checkpoint.h"
 #include "libs/checkpoint/mapped_file.h"
 #include "libs/checkpoint/quoted_name.h"
 #include "libs/checkpoint/safetensors_header.h"
-#include "libs/checkpoint/sha256.h"
 #include "libs/checkpoint/shard_index.h"
 
 namespace atelier {
@@ -29,97 +30,10 @@ constexpr absl::string_view kIndexName = "model.safetensors.index.json";
 constexpr size_t kMaxConfigBytes = size_t{4} << 20;
 constexpr size_t kMaxIndexBytes = 100'000'000;
 
-struct Shard {
-  std::string file;  // base name
-  MappedFile mapping;
-  size_t data_begin;
-};
-
-// Where a tensor lies.
-struct Entry {
-  size_t shard;
-  DType dtype;
-  std::vector<int64_t> shape;
-  size_t begin;  // in the file
-  size_t size;
-};
-
-using Entries = absl::flat_hash_map<std::string, Entry>;
-
-struct Contents {
-  std::string directory;
-  ModelConfig config;
-  std::vector<Shard> shards;
-  Entries entries;
-  std::string digest;
-};
-
-class SafetensorsCheckpoint final : public Checkpoint {
- public:
-  explicit SafetensorsCheckpoint(Contents contents) : contents_(std::move(contents)) {}
-
-  const ModelConfig& config() const override { return contents_.config; }
-  const std::string& directory() const override { return contents_.directory; }
-  const std::string& digest() const override { return contents_.digest; }
-
-  absl::StatusOr<TensorView> Find(absl::string_view name) const override {
-    const auto found = contents_.entries.find(name);
-    if (found == contents_.entries.end()) {
-      return absl::NotFoundError(
-          absl::StrCat("tensor ", QuotedName(name), " is in no file of ", contents_.directory));
-    }
-    const Entry& entry = found->second;
-    const Shard& shard = contents_.shards[entry.shard];
-    return TensorView{found->first, entry.dtype, entry.shape,
-                      shard.mapping.bytes().subspan(entry.begin, entry.size), shard.file};
-  }
-
-  absl::StatusOr<TensorView> Require(absl::string_view name,
-                                     absl::Span<const int64_t> shape) const override {
-    ATELIER_ASSIGN_OR_RETURN(TensorView tensor, Find(name));
-    if (tensor.shape != shape) {
-      return absl::InvalidArgumentError(absl::StrCat(tensor.file, ": tensor ", QuotedName(name),
-                                                     ": shape [", absl::StrJoin(tensor.shape, ", "),
-                                                     "], but ", kConfigName, " promises [",
-                                                     absl::StrJoin(shape, ", "), "]"));
-    }
-    if (tensor.dtype != DType::kBF16 && tensor.dtype != DType::kF16 &&
-        tensor.dtype != DType::kF32) {
-      return absl::InvalidArgumentError(absl::StrCat(tensor.file, ": tensor ", QuotedName(name),
-                                                     ": dtype ", DTypeName(tensor.dtype),
-                                                     ", but BF16, F16 or F32 is needed"));
-    }
-    return tensor;
-  }
-
-  std::vector<std::string> TensorNames() const override {
-    std::vector<std::string> names;
-    names.reserve(contents_.entries.size());
-    for (const auto& [name, entry] : contents_.entries) names.push_back(name);
-    std::sort(names.begin(), names.end());
-    return names;
-  }
-
- private:
-  Contents contents_;
-};
-
 // True for a dangling link too: opening it will say what is wrong.
 bool Exists(const std::string& path) {
   struct stat info = {};
   return ::lstat(path.c_str(), &info) == 0;
-}
-
-absl::Status CheckDirectory(const std::string& directory) {
-  struct stat info = {};
-  if (::stat(directory.c_str(), &info) != 0) {
-    return absl::ErrnoToStatus(errno,
-                               absl::StrCat("cannot open the checkpoint folder ", directory));
-  }
-  if (!S_ISDIR(info.st_mode)) {
-    return absl::InvalidArgumentError(absl::StrCat(directory, " is not a folder"));
-  }
-  return absl::OkStatus();
 }
 
 std::string PathOf(const std::string& directory, absl::string_view file) {
@@ -130,6 +44,21 @@ std::string PathOf(const std::string& directory, absl::string_view file) {
 absl::Status InDirectory(const absl::Status& status, const std::string& directory) {
   if (status.ok()) return status;
   return absl::Status(status.code(), absl::StrCat(directory, ": ", status.message()));
+}
+
+// Where there is none, a GGUF file may be what was meant.
+absl::StatusOr<MappedFile> OpenConfig(const std::string& directory) {
+  const std::string path = PathOf(directory, kConfigName);
+  absl::StatusOr<MappedFile> file = MappedFile::OpenSmall(path, kMaxConfigBytes);
+  if (!absl::IsNotFound(file.status())) return file;
+  std::error_code ignored;
+  for (const auto& item : std::filesystem::directory_iterator(directory, ignored)) {
+    if (item.path().extension() != ".gguf") continue;
+    return absl::NotFoundError(absl::StrCat(file.status().message(),
+                                            "; if its GGUF file is meant, ",
+                                            "give that: ", item.path().string()));
+  }
+  return file;
 }
 
 absl::StatusOr<ModelConfig> ReadConfig(const std::string& directory, absl::string_view text) {
@@ -175,51 +104,27 @@ absl::Status CheckShardsExist(const std::string& directory, const ShardIndex& in
                    missing.size(), " of ", index.files.size(), " files are)"));
 }
 
-// What the digest takes of one file: its header, its length and the ends of its data.
-std::string FileDigest(absl::Span<const uint8_t> bytes, size_t data_begin) {
-  constexpr size_t kEndBytes = 4096;
-  const absl::Span<const uint8_t> data = bytes.subspan(data_begin);
-  Sha256 sha;
-  sha.Add(bytes.first(data_begin));
-  const std::string length = absl::StrCat(data.size());
-  sha.Add({reinterpret_cast<const uint8_t*>(length.data()), length.size()});
-  sha.Add(data.first(std::min(kEndBytes, data.size())));
-  sha.Add(data.last(std::min(kEndBytes, data.size())));
-  return sha.Finish();
-}
-
-// Sorted by content, so that the names of files do not matter.
-std::string CheckpointDigest(absl::string_view config_text, std::vector<std::string> parts) {
-  std::sort(parts.begin(), parts.end());
-  const std::string joined = absl::StrCat(config_text, "\n", absl::StrJoin(parts, "\n"));
-  Sha256 sha;
-  sha.Add({reinterpret_cast<const uint8_t*>(joined.data()), joined.size()});
-  return sha.Finish();
-}
-
-absl::Status AddTensors(SafetensorsHeader header, size_t shard, Contents& contents) {
-  const std::vector<Shard>& shards = contents.shards;
+absl::Status AddTensors(SafetensorsHeader header, size_t shard, MappedContents& contents) {
   if (contents.entries.size() + header.tensors.size() > kMaxTensors) {
     return absl::InvalidArgumentError(
         absl::StrCat(contents.directory, " has more than ", kMaxTensors, " tensors"));
   }
   contents.entries.reserve(contents.entries.size() + header.tensors.size());
   for (HeaderTensor& tensor : header.tensors) {
-    Entry entry{shard, tensor.dtype, std::move(tensor.shape), header.data_begin + tensor.begin,
-                tensor.end - tensor.begin};
-    const auto [at, is_new] =
-        contents.entries.try_emplace(std::move(tensor.name), std::move(entry));
-    if (is_new) continue;
-    return absl::InvalidArgumentError(
-        absl::StrCat(contents.directory, ": tensor ", QuotedName(at->first), " is in both ",
-                     shards[at->second.shard].file, " and ", shards[shard].file));
+    MappedContents::Entry entry;
+    entry.shard = shard;
+    entry.dtype = tensor.dtype;
+    entry.shape = std::move(tensor.shape);
+    entry.begin = header.data_begin + tensor.begin;
+    entry.size = tensor.end - tensor.begin;
+    ATELIER_RETURN_IF_ERROR(contents.Add(std::move(tensor.name), std::move(entry)));
   }
   return absl::OkStatus();
 }
 
 // Maps every shard and enters its tensors. Returns the files' digests.
 absl::StatusOr<std::vector<std::string>> ReadShards(const std::vector<std::string>& files,
-                                                    Contents& contents) {
+                                                    MappedContents& contents) {
   std::vector<std::string> digests;
   for (const std::string& file : files) {
     ATELIER_ASSIGN_OR_RETURN(MappedFile mapping,
@@ -227,7 +132,7 @@ absl::StatusOr<std::vector<std::string>> ReadShards(const std::vector<std::strin
     absl::StatusOr<SafetensorsHeader> header = ParseSafetensorsHeader(mapping.bytes(), file);
     if (!header.ok()) return InDirectory(header.status(), contents.directory);
     digests.push_back(FileDigest(mapping.bytes(), header->data_begin));
-    contents.shards.push_back({file, std::move(mapping), header->data_begin});
+    contents.shards.push_back({file, std::move(mapping)});
     ATELIER_RETURN_IF_ERROR(AddTensors(*std::move(header), contents.shards.size() - 1, contents));
   }
   return digests;
@@ -235,7 +140,7 @@ absl::StatusOr<std::vector<std::string>> ReadShards(const std::vector<std::strin
 
 // A tensor that a file has and the index does not is used all the same: only files are chosen by
 // the index.
-absl::Status CheckIndexAgrees(const ShardIndex& index, const Contents& contents) {
+absl::Status CheckIndexAgrees(const ShardIndex& index, const MappedContents& contents) {
   for (const auto& [tensor, file] : index.file_of) {
     const auto found = contents.entries.find(tensor);
     const std::string* actual =
@@ -259,7 +164,7 @@ int LayerOf(absl::string_view name) {
 // Layers beyond the last one predict further tokens; they are no part of the model that is served.
 // Such a layer mixes the last hidden state with a token's embedding by its eh_proj. Any other layer
 // there means that config.json is of another model.
-absl::Status DropPredictors(Contents& contents) {
+absl::Status DropPredictors(MappedContents& contents) {
   const int num_layers = contents.config.num_layers;
   for (const auto& [name, entry] : contents.entries) {
     const int layer = LayerOf(name);
@@ -277,14 +182,11 @@ absl::Status DropPredictors(Contents& contents) {
   return absl::OkStatus();
 }
 
-}  // namespace
-
-absl::StatusOr<std::unique_ptr<Checkpoint>> Checkpoint::Open(const std::string& directory) {
-  Contents contents;
+absl::StatusOr<std::unique_ptr<Checkpoint>> OpenFolder(const std::string& directory) {
+  MappedContents contents;
   contents.directory = directory;
-  ATELIER_RETURN_IF_ERROR(CheckDirectory(directory));
-  ATELIER_ASSIGN_OR_RETURN(const MappedFile config_file,
-                           MappedFile::OpenSmall(PathOf(directory, kConfigName), kMaxConfigBytes));
+  contents.promised_by = std::string(kConfigName);
+  ATELIER_ASSIGN_OR_RETURN(const MappedFile config_file, OpenConfig(directory));
   ATELIER_ASSIGN_OR_RETURN(contents.config, ReadConfig(directory, config_file.text()));
   ATELIER_ASSIGN_OR_RETURN(const ShardIndex index, FindShards(directory));
   ATELIER_RETURN_IF_ERROR(CheckShardsExist(directory, index));
@@ -292,7 +194,17 @@ absl::StatusOr<std::unique_ptr<Checkpoint>> Checkpoint::Open(const std::string& 
   ATELIER_RETURN_IF_ERROR(CheckIndexAgrees(index, contents));
   contents.digest = CheckpointDigest(config_file.text(), std::move(digests));
   ATELIER_RETURN_IF_ERROR(DropPredictors(contents));
-  return std::make_unique<SafetensorsCheckpoint>(std::move(contents));
+  return MakeMappedCheckpoint(std::move(contents));
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Checkpoint>> Checkpoint::Open(const std::string& path) {
+  struct stat info = {};
+  if (::stat(path.c_str(), &info) != 0) {
+    return absl::ErrnoToStatus(errno, absl::StrCat("cannot open the checkpoint ", path));
+  }
+  return S_ISDIR(info.st_mode) ? OpenFolder(path) : OpenGgufCheckpoint(path);
 }
 
 }  // namespace atelier

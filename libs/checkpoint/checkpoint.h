@@ -16,41 +16,54 @@
 
 namespace atelier {
 
+struct GgufType;  // gguf_type.h
+
 // A tensor inside a mapped file. Valid while the Checkpoint lives. `data` may be unaligned.
 struct TensorView {
   std::string name;
-  DType dtype = DType::kBF16;
+  DType dtype = DType::kBF16;  // of an element, where `blocks` is null
   std::vector<int64_t> shape;
   absl::Span<const uint8_t> data;
-  std::string file;  // base name, for messages
+  std::string file;                  // base name, for messages
+  const GgufType* blocks = nullptr;  // how elements are coded in blocks along the last dimension
+
+  bool IsFloats() const;  // BF16, F16 or F32 elements
+  absl::string_view TypeName() const;
 };
 
-// A Hugging Face checkpoint folder: config.json, generation_config.json (optional), and safetensors
-// in one file (model.safetensors) or sharded (model.safetensors.index.json). Files are mapped, not
-// read: opening touches only headers. Immutable after Open, so thread-safe. Owned by the service's
-// main object.
+// A published model. Either a Hugging Face folder: config.json, generation_config.json (optional),
+// and safetensors in one file (model.safetensors) or sharded (model.safetensors.index.json). Or a
+// GGUF file, or the first part of a split set, with the model's properties in its metadata. Tensors
+// have the Hugging Face names in both. Files are mapped, not read: opening touches only headers.
+// Immutable after Open, so thread-safe. Owned by the service's main object.
 class Checkpoint {
  public:
-  // Checks every header of every file: lengths, offsets, overlaps, duplicate names, dtypes, shapes
-  // against bytes, index against shards. Errors name file and tensor: NOT_FOUND (a missing file),
-  // INVALID_ARGUMENT or DATA_LOSS (broken content), UNIMPLEMENTED (a dtype or model that this build
-  // cannot compute).
-  static absl::StatusOr<std::unique_ptr<Checkpoint>> Open(const std::string& directory);
+  // `path`: the folder, or the file. Checks every header of every file: lengths, offsets, overlaps,
+  // duplicate names, dtypes, shapes against bytes, index against shards. Errors name file and
+  // tensor: NOT_FOUND (a missing file), INVALID_ARGUMENT or DATA_LOSS (broken content),
+  // UNIMPLEMENTED (a dtype or model that this build cannot compute).
+  static absl::StatusOr<std::unique_ptr<Checkpoint>> Open(const std::string& path);
   virtual ~Checkpoint() = default;
 
   virtual const ModelConfig& config() const = 0;
+  // The path it was opened at.
   virtual const std::string& directory() const = 0;
-  // SHA-256 (lower-case hex) of config.json, every header, and the first and last 4 KiB of every
-  // shard's data: cheap, and different for different weights in practice. Names of files do not
-  // enter.
+  // SHA-256 (lower-case hex) of config.json, every header (a GGUF's with its metadata), and the
+  // first and last 4 KiB of every file's data: cheap, and different for different weights in
+  // practice. Names of files do not enter.
   virtual const std::string& digest() const = 0;
 
   // NOT_FOUND naming the tensor.
   virtual absl::StatusOr<TensorView> Find(absl::string_view name) const = 0;
-  // Find, plus INVALID_ARGUMENT naming file, tensor, and both shapes when the shape differs, or the
-  // dtype when it is not one of BF16, F16, F32.
-  virtual absl::StatusOr<TensorView> Require(absl::string_view name,
-                                             absl::Span<const int64_t> shape) const = 0;
+  // Find, plus INVALID_ARGUMENT naming file, tensor and both shapes when the shape differs.
+  virtual absl::StatusOr<TensorView> RequireShape(absl::string_view name,
+                                                  absl::Span<const int64_t> shape) const = 0;
+  // RequireShape, plus INVALID_ARGUMENT naming the dtype when it is not one of BF16, F16, F32.
+  absl::StatusOr<TensorView> Require(absl::string_view name, absl::Span<const int64_t> shape) const;
+  // Require, or blocks that ReadFloats (tensor_floats.h) can read; UNIMPLEMENTED naming the type of
+  // others.
+  absl::StatusOr<TensorView> RequireReadable(absl::string_view name,
+                                             absl::Span<const int64_t> shape) const;
   // Every tensor that is not skipped by the config (multi-token-prediction layers), sorted by name.
   virtual std::vector<std::string> TensorNames() const = 0;
 };

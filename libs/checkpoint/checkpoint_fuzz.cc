@@ -5,8 +5,11 @@
 
 #include "absl/strings/string_view.h"
 #include "libs/base/check.h"
+#include "libs/checkpoint/gguf_header.h"
+#include "libs/checkpoint/gguf_names.h"
 #include "libs/checkpoint/safetensors_header.h"
 #include "libs/checkpoint/shard_index.h"
+#include "libs/model/gguf_config.h"
 #include "libs/model/model_config.h"
 
 // Gives the same bytes to every parser of a checkpoint. Corpus: testdata/fuzz_corpus, which also
@@ -35,11 +38,41 @@ void ParseAsHeader(absl::Span<const uint8_t> bytes) {
   ParseAsFile({reinterpret_cast<const uint8_t*>(file.data()), file.size()});
 }
 
+void ReadArrays(const GgufMetadata& metadata) {
+  for (const auto& [key, value] : metadata.values) {
+    const bool readable =
+        value.type == GgufValueType::kArray && value.element_type != GgufValueType::kArray;
+    if (!readable) continue;
+    size_t bytes = 0;
+    for (GgufArrayReader elements(value); !elements.done();) bytes += elements.Next().text.size();
+    ATELIER_CHECK(bytes <= value.elements.size());
+  }
+}
+
+void ParseAsGguf(absl::Span<const uint8_t> bytes) {
+  const absl::StatusOr<GgufHeader> header = ParseGgufHeader(bytes, "fuzz");
+  if (!header.ok()) return;
+  uint64_t covered = header->data_begin;
+  for (const GgufTensor& tensor : header->tensors) {
+    ATELIER_CHECK(tensor.begin >= covered && tensor.end > tensor.begin);
+    ATELIER_CHECK(tensor.type != nullptr && !tensor.shape.empty());
+    covered = tensor.end;
+    (void)PublishedName(tensor.name);
+  }
+  ATELIER_CHECK(covered <= bytes.size());
+  ReadArrays(header->metadata);
+  GgufTensorFacts facts;
+  facts.vocab_size = 100;
+  const absl::StatusOr<ModelConfig> config = ParseGgufConfig(header->metadata, facts);
+  if (config.ok()) ATELIER_CHECK(config->Validate().ok());
+}
+
 }  // namespace
 }  // namespace atelier
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   atelier::ParseAsFile({data, size});
+  atelier::ParseAsGguf({data, size});
   if (size == 0 || data[0] != '{') return 0;
   atelier::ParseAsHeader({data, size});
   const absl::string_view text(reinterpret_cast<const char*>(data), size);

@@ -111,8 +111,8 @@ TEST(Checkpoint, FindsATensorWithItsBytes) {
 TEST_F(ShardedCheckpoint, RefusesAFolderThatIsNone) {
   EXPECT_THAT(Checkpoint::Open(Path("nowhere")), StatusIs(kNotFound, HasSubstr("nowhere")));
   EXPECT_THAT(Checkpoint::Open(Path("config.json")),
-              StatusIs(kInvalid, HasSubstr("config.json is not a folder")));
-  EXPECT_THAT(Checkpoint::Open(""), StatusIs(kNotFound, HasSubstr("folder")));
+              StatusIs(kInvalid, HasSubstr("config.json: is no GGUF file, nor a folder")));
+  EXPECT_THAT(Checkpoint::Open(""), StatusIs(kNotFound, HasSubstr("checkpoint")));
 }
 
 TEST_F(ShardedCheckpoint, RefusesAMissingOrBrokenConfig) {

@@ -4,7 +4,7 @@
 namespace atelier {
 namespace {
 
-TEST(FuzzCorpus, IsSurvived) { testing::RunFuzzCorpus("libs/checkpoint/testdata/fuzz_corpus", 10); }
+TEST(FuzzCorpus, IsSurvived) { testing::RunFuzzCorpus("libs/checkpoint/testdata/fuzz_corpus", 29); }
 
 }  // namespace
 }  // namespace atelier

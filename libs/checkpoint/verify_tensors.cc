@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <memory>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -6,6 +7,8 @@
 #include "libs/base/status_macros.h"
 #include "libs/checkpoint/checkpoint.h"
 #include "libs/checkpoint/expert_biases.h"
+#include "libs/checkpoint/gguf_source.h"
+#include "libs/checkpoint/gguf_type.h"
 #include "libs/checkpoint/quant_matrix.h"
 #include "libs/checkpoint/tensor_list.h"
 
@@ -21,7 +24,7 @@ absl::Status RequireAll(const Checkpoint& checkpoint, const std::vector<Promised
                        "of this version computes its own layers (all but the routed experts) only ",
                        "from BF16, F16 and F32: use a checkpoint that quantises the experts only"));
     }
-    ATELIER_RETURN_IF_ERROR(checkpoint.Require(tensor.name, tensor.shape).status());
+    ATELIER_RETURN_IF_ERROR(checkpoint.RequireReadable(tensor.name, tensor.shape).status());
   }
   return absl::OkStatus();
 }
@@ -44,28 +47,74 @@ absl::Status VerifyExperts(const Checkpoint& checkpoint, int layer) {
 
 // One matrix out of a tensor that holds several, `offset` elements from its start.
 TensorView Part(const TensorView& whole, size_t offset, std::vector<int64_t> shape) {
-  size_t bytes = DTypeBytes(whole.dtype);
-  for (int64_t dim : shape) bytes *= static_cast<size_t>(dim);
+  size_t elements = 1;
+  for (int64_t dim : shape) elements *= static_cast<size_t>(dim);
+  const auto bytes_of = [&whole](size_t count) {
+    if (whole.blocks == nullptr) return count * DTypeBytes(whole.dtype);
+    return count / whole.blocks->elements * whole.blocks->bytes;
+  };
   TensorView part = whole;
   part.shape = std::move(shape);
-  part.data = whole.data.subspan(offset * DTypeBytes(whole.dtype), bytes);
+  part.data = whole.data.subspan(bytes_of(offset), bytes_of(elements));
   return part;
+}
+
+// A readable tensor [rows, columns] as what the kernels take.
+ExpertMatrix MatrixOf(TensorView tensor) {
+  ExpertMatrix matrix;
+  if (tensor.blocks != nullptr) {
+    matrix.quant = QuantMatrix{*tensor.blocks->method, false,
+                               std::make_shared<GgufSource>(*tensor.blocks, tensor.data.data(),
+                                                            static_cast<size_t>(tensor.shape[1]))};
+  }
+  matrix.tensor = std::move(tensor);
+  return matrix;
+}
+
+// The tensors of all experts of a layer; gate and up together or each alone.
+struct FusedExperts {
+  TensorView gate;
+  TensorView up;
+  TensorView down;
+  bool gate_up = false;  // both are the tensor of both: of every expert gate's rows, then up's
+};
+
+absl::StatusOr<FusedExperts> FindFusedExperts(const Checkpoint& checkpoint,
+                                              const std::vector<PromisedTensor>& fused,
+                                              const std::string& prefix) {
+  const int64_t experts = checkpoint.config().moe.num_experts;
+  const int64_t intermediate = checkpoint.config().moe.intermediate_size;
+  const int64_t hidden = checkpoint.config().hidden_size;
+  FusedExperts tensors;
+  ATELIER_ASSIGN_OR_RETURN(tensors.down, checkpoint.RequireReadable(fused[1].name, fused[1].shape));
+  const std::string gate = absl::StrCat(prefix, "gate_proj");
+  tensors.gate_up = !checkpoint.Find(gate).ok();
+  if (tensors.gate_up) {
+    ATELIER_ASSIGN_OR_RETURN(tensors.gate,
+                             checkpoint.RequireReadable(fused[0].name, fused[0].shape));
+    tensors.up = tensors.gate;
+    return tensors;
+  }
+  const std::vector<int64_t> shape = {experts, intermediate, hidden};
+  ATELIER_ASSIGN_OR_RETURN(tensors.gate, checkpoint.RequireReadable(gate, shape));
+  ATELIER_ASSIGN_OR_RETURN(tensors.up,
+                           checkpoint.RequireReadable(absl::StrCat(prefix, "up_proj"), shape));
+  return tensors;
 }
 
 absl::StatusOr<ExpertTensors> FindFusedExpert(const Checkpoint& checkpoint,
                                               const std::vector<PromisedTensor>& fused,
-                                              size_t expert) {
-  ATELIER_ASSIGN_OR_RETURN(const TensorView gate_up,
-                           checkpoint.Require(fused[0].name, fused[0].shape));
-  ATELIER_ASSIGN_OR_RETURN(const TensorView down,
-                           checkpoint.Require(fused[1].name, fused[1].shape));
+                                              const std::string& prefix, size_t expert) {
+  ATELIER_ASSIGN_OR_RETURN(const FusedExperts tensors, FindFusedExperts(checkpoint, fused, prefix));
   const int64_t intermediate = checkpoint.config().moe.intermediate_size;
   const int64_t hidden = checkpoint.config().hidden_size;
   const auto matrix = static_cast<size_t>(intermediate * hidden);
+  const size_t gate = (tensors.gate_up ? 2 * expert : expert) * matrix;
+  const size_t up = tensors.gate_up ? gate + matrix : gate;
   return ExpertTensors{
-      .gate = {Part(gate_up, 2 * expert * matrix, {intermediate, hidden}), std::nullopt},
-      .up = {Part(gate_up, (2 * expert + 1) * matrix, {intermediate, hidden}), std::nullopt},
-      .down = {Part(down, expert * matrix, {hidden, intermediate}), std::nullopt}};
+      .gate = MatrixOf(Part(tensors.gate, gate, {intermediate, hidden})),
+      .up = MatrixOf(Part(tensors.up, up, {intermediate, hidden})),
+      .down = MatrixOf(Part(tensors.down, expert * matrix, {hidden, intermediate}))};
 }
 
 // Floats, or what the checkpoint has in their place.
@@ -76,9 +125,9 @@ absl::StatusOr<ExpertMatrix> FindMatrix(const Checkpoint& checkpoint,
     return FindQuantMatrix(checkpoint, name, static_cast<int>(floats.shape[0]),
                            static_cast<int>(floats.shape[1]));
   }
-  ExpertMatrix matrix;
-  ATELIER_ASSIGN_OR_RETURN(matrix.tensor, checkpoint.Require(floats.name, floats.shape));
-  return matrix;
+  ATELIER_ASSIGN_OR_RETURN(TensorView tensor,
+                           checkpoint.RequireReadable(floats.name, floats.shape));
+  return MatrixOf(std::move(tensor));
 }
 
 }  // namespace
@@ -112,7 +161,7 @@ absl::StatusOr<ExpertTensors> FindExpert(const Checkpoint& checkpoint, int layer
   }
   const std::vector<PromisedTensor> fused = ExpertTensorsFused(config, layer);
   if (HasFusedExperts(checkpoint, fused)) {
-    return FindFusedExpert(checkpoint, fused, static_cast<size_t>(expert));
+    return FindFusedExpert(checkpoint, fused, layer_experts, static_cast<size_t>(expert));
   }
   const std::vector<PromisedTensor> alone = ExpertTensorsAlone(config, layer, expert);
   ExpertTensors tensors;

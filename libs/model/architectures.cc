@@ -9,6 +9,8 @@ namespace {
 constexpr Architecture kArchitectures[] = {
     {
         .model_type = "glm4_moe",
+        .gguf_name = "glm4moe",
+        .class_name = "Glm4MoeForCausalLM",
         .scoring = RouterScoring::kSigmoid,
         .correction_bias = true,
         .normalize_epsilon = 1e-20,
@@ -18,12 +20,20 @@ constexpr Architecture kArchitectures[] = {
     },
     {
         .model_type = "qwen3_moe",
+        .gguf_name = "qwen3moe",
+        .class_name = "Qwen3MoeForCausalLM",
         .scoring = RouterScoring::kSoftmax,
         .output_bias_with_qkv = true,
         .always_qk_norm = true,
         .normalize_weights = false,
     },
 };
+
+std::string Joined(absl::string_view Architecture::*name) {
+  return absl::StrJoin(kArchitectures, ", ", [name](std::string* out, const Architecture& row) {
+    out->append(std::string(row.*name));
+  });
+}
 
 }  // namespace
 
@@ -34,10 +44,15 @@ const Architecture* FindArchitecture(absl::string_view model_type) {
   return nullptr;
 }
 
-std::string KnownModelTypes() {
-  return absl::StrJoin(kArchitectures, ", ", [](std::string* out, const Architecture& row) {
-    out->append(row.model_type.data(), row.model_type.size());
-  });
+const Architecture* FindGgufArchitecture(absl::string_view name) {
+  for (const Architecture& row : kArchitectures) {
+    if (row.gguf_name == name) return &row;
+  }
+  return nullptr;
 }
+
+std::string KnownModelTypes() { return Joined(&Architecture::model_type); }
+
+std::string KnownGgufNames() { return Joined(&Architecture::gguf_name); }
 
 }  // namespace atelier

@@ -11,6 +11,8 @@ namespace atelier {
 // has it built in, and the defaults of the keys that it may leave out.
 struct Architecture {
   absl::string_view model_type;
+  absl::string_view gguf_name;   // general.architecture of its GGUF files
+  absl::string_view class_name;  // which config.json would name
 
   // Built in.
   RouterScoring scoring = RouterScoring::kSoftmax;
@@ -30,7 +32,11 @@ struct Architecture {
 // nullptr for a model_type that this build does not know.
 const Architecture* FindArchitecture(absl::string_view model_type);
 
-// "glm4_moe, qwen3_moe": for messages.
+// Likewise by general.architecture of a GGUF file.
+const Architecture* FindGgufArchitecture(absl::string_view name);
+
+// "glm4_moe, qwen3_moe" and "glm4moe, qwen3moe": for messages.
 std::string KnownModelTypes();
+std::string KnownGgufNames();
 
 }  // namespace atelier

@@ -19,12 +19,15 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "libs/base/clock.h"
+#include "libs/kernels/aligned_buffer.h"
+#include "libs/kernels/block_pack.h"
 #include "libs/kernels/pack.h"
 #include "libs/kernels/quantizer.h"
 #include "libs/numa/node_arena.h"
 #include "libs/numa/topology.h"
 #include "libs/testing/status_matchers.h"
 #include "libs/testing/synthetic_checkpoint.h"
+#include "libs/testing/synthetic_gguf.h"
 #include "libs/testing/temp_dir.h"
 #include "services/expert-worker/choose_method.h"
 
@@ -251,6 +254,101 @@ TEST_F(PublishedInt4, MixedWithFloatsIsRefusedByName) {
   EXPECT_THAT(ExpertStore::Load(*published, options, *arena_, clock_, logger_),
               StatusIs(absl::StatusCode::kUnimplemented,
                        AllOf(HasSubstr(name), HasSubstr("BF16"), HasSubstr("INT4_G32"))));
+}
+
+// The part of a published matrix that begins at (row, column), packed in one go.
+void ExpectPackedBlocks(const PackedMatrix& packed, const ExpertMatrix& matrix, int row,
+                        int column) {
+  ASSERT_TRUE(matrix.quant);
+  ASSERT_EQ(packed.method, matrix.quant->method);
+  const size_t bytes = PackedMatrixBytes(packed.method, packed.n, packed.k);
+  AlignedBuffer<uint8_t> block;
+  PackQuantMatrix(QuantSlice(*matrix.quant->source, row, column), packed.method, packed.n, packed.k,
+                  0, packed.num_panels(), block.Reserve(bytes));
+  EXPECT_EQ(std::memcmp(packed.data, block.data(), bytes), 0) << matrix.tensor.name;
+}
+
+class PublishedGguf : public ExpertStoreTest {
+ protected:
+  // Down has rows of 192, which blocks of 256 do not divide.
+  std::unique_ptr<Checkpoint> Publish(const std::string& gate, const std::string& up,
+                                      const std::string& down, const std::string& down_of_3) {
+    const auto type_of = [&](absl::string_view name) -> std::string {
+      if (absl::StrContains(name, "gate_exps")) return gate;
+      if (absl::StrContains(name, "up_exps")) return up;
+      if (name == "blk.3.ffn_down_exps.weight") return down_of_3;
+      return absl::StrContains(name, "down_exps") ? down : "F16";
+    };
+    testing::GgufOf(*checkpoint_, type_of).Write(published_dir_.File("m.gguf"));
+    return Checkpoint::Open(published_dir_.File("m.gguf")).value();
+  }
+  testing::TempDir published_dir_;
+};
+
+TEST_F(PublishedGguf, KeepsEveryMatrixInItsOwnType) {
+  const auto published = Publish("Q4_K", "Q6_K", "Q5_0", "Q8_0");
+  ATELIER_ASSERT_OK_AND_ASSIGN(const LayerMethods methods, ChooseMethods(*published, std::nullopt));
+  EXPECT_EQ(methods[1], (ExpertMethods{Method::kQ4_K, Method::kQ6_K, Method::kQ5_0}));
+  EXPECT_EQ(methods[3], (ExpertMethods{Method::kQ4_K, Method::kQ6_K, Method::kQ8_0}));
+  EXPECT_EQ(MethodNames(published->config(), methods), "Q8_0+Q5_0+Q4_K+Q6_K");
+  for (const int slice : {0, 1, 2}) {
+    ExpertStoreOptions options;
+    options.methods = methods;
+    options.shards = {Shard({2, 9}, slice, 3)};
+    ATELIER_ASSERT_OK_AND_ASSIGN(auto held,
+                                 ExpertStore::Load(*published, options, *arena_, clock_, logger_));
+    int64_t bytes = 0;
+    for (const int layer : {1, 2, 3}) {
+      for (int expert = 2; expert < 9; ++expert) {
+        const ExpertTensors tensors = *FindExpert(*published, layer, expert);
+        const ExpertView& view = held->expert(0, layer, expert);
+        ExpectPackedBlocks(view.gate, tensors.gate, 64 * slice, 0);
+        ExpectPackedBlocks(view.up, tensors.up, 64 * slice, 0);
+        ExpectPackedBlocks(view.down, tensors.down, 0, 64 * slice);
+        for (const PackedMatrix* matrix : {&view.gate, &view.up, &view.down}) {
+          bytes += static_cast<int64_t>(PackedMatrixBytes(matrix->method, matrix->n, matrix->k));
+        }
+      }
+    }
+    EXPECT_EQ(held->bytes(), bytes);
+  }
+}
+
+// Floats beside blocks are kept as any floats are.
+TEST_F(PublishedGguf, FloatsFollowTheRequestedMethod) {
+  const auto published = Publish("F32", "F16", "BF16", "Q8_0");
+  ATELIER_ASSERT_OK_AND_ASSIGN(LayerMethods methods, ChooseMethods(*published, std::nullopt));
+  EXPECT_EQ(methods[1], (ExpertMethods{Method::kBF16, Method::kBF16, Method::kBF16}));
+  EXPECT_EQ(methods[3].down, Method::kQ8_0);
+  ATELIER_ASSERT_OK_AND_ASSIGN(methods, ChooseMethods(*published, Method::kQ8_0));
+  EXPECT_EQ(MethodNames(published->config(), methods), "Q8_0");
+  ExpertStoreOptions options;
+  options.methods = methods;
+  options.shards = {Shard(kAllExperts)};
+  ATELIER_EXPECT_OK(ExpertStore::Load(*published, options, *arena_, clock_, logger_));
+  EXPECT_THAT(ChooseMethods(*published, Method::kINT8),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       AllOf(HasSubstr("method=int8"), HasSubstr("layers.3"), HasSubstr("Q8_0"))));
+}
+
+// 192 inputs are six blocks of 32.
+TEST_F(PublishedGguf, SlicesFallBetweenBlocks) {
+  const auto published = Publish("Q4_K", "Q4_K", "IQ4_NL", "IQ4_NL");
+  ATELIER_ASSERT_OK_AND_ASSIGN(const LayerMethods methods, ChooseMethods(*published, std::nullopt));
+  ExpertStoreOptions options;
+  options.methods = methods;
+  options.shards = {Shard(kAllExperts, 0, 5)};
+  EXPECT_THAT(ExpertStore::Load(*published, options, *arena_, clock_, logger_),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       AllOf(HasSubstr("groups of 32 inputs that IQ4_NL keeps together"),
+                             HasSubstr("possible numbers of slices: 1, 2, 3, 6"))));
+}
+
+TEST_F(PublishedGguf, RefusesTypesWithoutKernelsByName) {
+  const auto published = Publish("Q4_K", "IQ2_XXS", "Q8_0", "Q8_0");
+  EXPECT_THAT(ChooseMethods(*published, std::nullopt),
+              StatusIs(absl::StatusCode::kUnimplemented,
+                       AllOf(HasSubstr("m.gguf"), HasSubstr("up_proj"), HasSubstr("IQ2_XXS"))));
 }
 
 TEST_F(ExpertStoreTest, HoldsSeveralShards) {

@@ -124,8 +124,7 @@ TEST_F(InspectionTest, PrintsForPeopleAndForPrograms) {
 
 TEST_F(InspectionTest, SaysWhichRoleCannotServeAndWhy) {
   const testing::TempDir broken;
-  std::filesystem::copy(model_->path(), broken.path(),
-                        std::filesystem::copy_options::recursive);
+  std::filesystem::copy(model_->path(), broken.path(), std::filesystem::copy_options::recursive);
   testing::WriteSafetensors(broken.File("model.safetensors"),
                             {{"model.norm.weight", {DType::kBF16, {256}, std::string(512, 'x')}}});
   const Outcome outcome = RunInspect({broken.path()});

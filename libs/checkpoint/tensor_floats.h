@@ -1,0 +1,16 @@
+#pragma once
+
+#include <cstddef>
+
+#include "libs/checkpoint/checkpoint.h"
+
+namespace atelier {
+
+size_t NumElements(const TensorView& tensor);
+
+// Elements [first, first + count) of a tensor of RequireReadable, in fp32: exactly what the file
+// says (of blocks as the format's reference computes it). REQUIRES: within the tensor, and whole
+// blocks.
+void ReadFloats(const TensorView& tensor, size_t first, size_t count, float* out);
+
+}  // namespace atelier

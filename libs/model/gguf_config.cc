@@ -1,0 +1,184 @@
+#include "libs/model/gguf_config.h"
+
+#include <algorithm>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "libs/base/status_macros.h"
+#include "libs/model/architectures.h"
+#include "libs/model/config_limits.h"
+
+namespace atelier {
+namespace {
+
+using IntRange = GgufFields::IntRange;
+using DoubleRange = GgufFields::DoubleRange;
+
+// The keys of one architecture: "qwen3moe.block_count".
+class ModelKeys {
+ public:
+  explicit ModelKeys(const Architecture& row) : prefix_(absl::StrCat(row.gguf_name, ".")) {}
+  std::string operator()(absl::string_view key) const { return absl::StrCat(prefix_, key); }
+
+ private:
+  const std::string prefix_;
+};
+
+void RefuseUnimplemented(const std::string& key, GgufFields& fields) {
+  fields.Refuse(key, "is not supported by this build", absl::StatusCode::kUnimplemented);
+}
+
+// What would change the results and cannot be computed.
+void RefuseUnsupported(const ModelKeys& key, GgufFields& fields) {
+  const std::string scaling = key("rope.scaling.type");
+  const std::string type = fields.String(scaling, "none");
+  if (type != "none" && !type.empty()) RefuseUnimplemented(scaling, fields);
+  if (fields.Double(key("rope.scale_linear"), {-1e9, 1e9}, 1.0) != 1.0) {
+    RefuseUnimplemented(key("rope.scale_linear"), fields);
+  }
+  for (const char* name : {"rope.dimension_sections", "attention.q_lora_rank",
+                           "attention.kv_lora_rank", "attention.key_length_mla",
+                           "full_attention_interval", "ssm.state_size", "hidden_activation"}) {
+    if (fields.Has(key(name))) RefuseUnimplemented(key(name), fields);
+  }
+  if (fields.Int(key("attention.sliding_window"), {0, INT32_MAX}, 0) != 0) {
+    RefuseUnimplemented(key("attention.sliding_window"), fields);
+  }
+}
+
+AttentionConfig ReadAttention(const ModelKeys& key, int hidden_size, const Architecture& row,
+                              const GgufTensorFacts& facts, GgufFields& fields) {
+  AttentionConfig attention;
+  attention.num_heads = fields.RequireInt(key("attention.head_count"), {1, kMaxHeads});
+  attention.num_kv_heads =
+      fields.Int(key("attention.head_count_kv"), {1, kMaxHeads}, attention.num_heads);
+  attention.head_dim = fields.Int(key("attention.key_length"), {1, kMaxHeadDim},
+                                  std::max(hidden_size / attention.num_heads, 1));
+  const int value_dim =
+      fields.Int(key("attention.value_length"), {1, kMaxHeadDim}, attention.head_dim);
+  if (value_dim != attention.head_dim) {
+    fields.Refuse(key("attention.value_length"),
+                  absl::StrCat("differs from attention.key_length=", attention.head_dim,
+                               ", which is not supported by this build"),
+                  absl::StatusCode::kUnimplemented);
+  }
+  attention.rotary_dim =
+      fields.Int(key("rope.dimension_count"), {1, kMaxHeadDim}, attention.head_dim);
+  attention.rope_theta = fields.RequireDouble(key("rope.freq_base"), {1.0, 1e15});
+  attention.qk_norm = row.always_qk_norm || facts.has_qk_norm;
+  attention.qkv_bias = facts.has_qkv_bias;
+  attention.output_bias = facts.has_output_bias;
+  return attention;
+}
+
+RouterScoring ReadScoring(const ModelKeys& key, const Architecture& row, GgufFields& fields) {
+  const std::string name = key("expert_gating_func");
+  const int function = fields.Int(name, {0, 255}, 0);
+  if (function == 0) return row.scoring;
+  if (function == 1) return RouterScoring::kSoftmax;
+  if (function != 2) RefuseUnimplemented(name, fields);
+  return RouterScoring::kSigmoid;
+}
+
+MoeConfig ReadMoe(const ModelKeys& key, const Architecture& row, GgufFields& fields) {
+  MoeConfig moe;
+  moe.num_experts = fields.RequireInt(key("expert_count"), {1, kMaxExperts});
+  moe.top_k = fields.RequireInt(key("expert_used_count"), {1, kMaxExperts});
+  moe.intermediate_size =
+      fields.RequireInt(key("expert_feed_forward_length"), {1, kMaxIntermediateSize});
+  moe.scoring = ReadScoring(key, row, fields);
+  moe.correction_bias = row.correction_bias;
+  // Converters did not always write it, and programs took it for true.
+  moe.normalize_weights = fields.Bool(key("expert_weights_norm"), true);
+  moe.normalize_epsilon = row.normalize_epsilon;
+  const double scale = fields.Double(key("expert_weights_scale"), {0.0, 1e6}, 1.0);
+  moe.routed_scaling_factor = scale == 0.0 ? 1.0 : scale;  // 0 = none
+  moe.num_groups = fields.Int(key("expert_group_count"), {1, kMaxExperts}, 1);
+  moe.top_k_groups = fields.Int(key("expert_group_used_count"), {1, kMaxExperts}, 1);
+  const int shared = fields.Int(key("expert_shared_count"), {0, kMaxExperts}, 0);
+  const int width = fields.Int(key("expert_shared_feed_forward_length"), {0, kMaxIntermediateSize},
+                               moe.intermediate_size);
+  if (int64_t{shared} * width > kMaxIntermediateSize) {
+    fields.Refuse(key("expert_shared_count"), "makes the shared expert too wide");
+    return moe;
+  }
+  moe.shared_intermediate_size = shared * width;
+  return moe;
+}
+
+// The file counts multi-token-prediction layers, which follow the decoder's.
+int ReadNumLayers(const ModelKeys& key, GgufFields& fields) {
+  const int blocks = fields.RequireInt(key("block_count"), {1, kMaxLayers});
+  const int predicting = fields.Int(key("nextn_predict_layers"), {0, kMaxLayers}, 0);
+  if (predicting < blocks) return blocks - predicting;
+  fields.Refuse(key("nextn_predict_layers"), absl::StrCat("leaves none of block_count=", blocks));
+  return 1;
+}
+
+int64_t TokenId(const char* key, GgufFields& fields) { return fields.Int(key, {0, INT32_MAX}, -1); }
+
+// Chat models end a turn with another token than a text.
+std::vector<int64_t> StopIds(GgufFields& fields) {
+  std::vector<int64_t> ids;
+  for (const char* key : {"tokenizer.ggml.eos_token_id", "tokenizer.ggml.eot_token_id",
+                          "tokenizer.ggml.eom_token_id"}) {
+    const int64_t id = TokenId(key, fields);
+    if (id >= 0 && std::find(ids.begin(), ids.end(), id) == ids.end()) ids.push_back(id);
+  }
+  return ids;
+}
+
+ModelConfig ReadConfig(const Architecture& row, const GgufTensorFacts& facts, GgufFields& fields) {
+  const ModelKeys key(row);
+  RefuseUnsupported(key, fields);
+  ModelConfig config;
+  config.model_type = std::string(row.model_type);
+  config.architectures = {std::string(row.class_name)};
+  config.hidden_size = fields.RequireInt(key("embedding_length"), {1, kMaxHiddenSize});
+  config.num_layers = ReadNumLayers(key, fields);
+  config.vocab_size = static_cast<int>(std::min(facts.vocab_size, kMaxVocabSize + 1));
+  config.max_position_embeddings = fields.RequireInt(key("context_length"), {1, kMaxPositions});
+  config.rms_norm_eps = fields.RequireDouble(key("attention.layer_norm_rms_epsilon"), {1e-30, 1.0});
+  config.tie_word_embeddings = !facts.has_output;
+  config.attention = ReadAttention(key, config.hidden_size, row, facts, fields);
+  config.moe = ReadMoe(key, row, fields);
+  const int dense = fields.Int(key("leading_dense_block_count"), {0, config.num_layers}, 0);
+  config.is_moe_layer.assign(static_cast<size_t>(config.num_layers), true);
+  std::fill_n(config.is_moe_layer.begin(), dense, false);
+  if (dense > 0) {
+    config.dense_intermediate_size =
+        fields.RequireInt(key("feed_forward_length"), {1, kMaxIntermediateSize});
+  }
+  config.eos_token_ids = StopIds(fields);
+  config.bos_token_id = TokenId("tokenizer.ggml.bos_token_id", fields);
+  config.pad_token_id = TokenId("tokenizer.ggml.padding_token_id", fields);
+  return config;
+}
+
+}  // namespace
+
+absl::StatusOr<ModelConfig> ParseGgufConfig(const GgufMetadata& metadata,
+                                            const GgufTensorFacts& facts) {
+  GgufFields fields(metadata);
+  constexpr char kArchitecture[] = "general.architecture";
+  const std::string name = fields.RequireString(kArchitecture);
+  ATELIER_RETURN_IF_ERROR(fields.status());
+  const Architecture* row = FindGgufArchitecture(name);
+  if (row == nullptr) {
+    fields.Refuse(kArchitecture,
+                  absl::StrCat("is not supported by this build, which knows ", KnownGgufNames()),
+                  absl::StatusCode::kUnimplemented);
+    return fields.status();
+  }
+  const ModelConfig config = ReadConfig(*row, facts, fields);
+  ATELIER_RETURN_IF_ERROR(fields.status());
+  if (facts.vocab_size == 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(metadata.file, ": there is no tensor token_embd.weight"));
+  }
+  const absl::Status valid = config.Validate();
+  if (valid.ok()) return config;
+  return absl::Status(valid.code(), absl::StrCat(metadata.file, ": ", valid.message()));
+}
+
+}  // namespace atelier
