@@ -622,13 +622,47 @@ TEST_F(StoreDirTest, ConcurrentLoadsShareTheWork) {
   EXPECT_EQ(Files().size(), 6u);
 }
 
+// Another process may finish a file after this one has looked and before it has the lock.
+TEST_F(StoreDirTest, TakesWhatWasFinishedMeanwhile) {
+  ExpertStoreOptions options = InFiles(Method::kBF16, Shard(kAllExperts, 0, 1, {1}));
+  const PackedFileSystem real = options.store_system;
+  bool raced = false;
+  options.store_system.create = [&](const std::string& path) {
+    if (!std::exchange(raced, true)) {
+      ATELIER_EXPECT_OK(Load(InFiles(Method::kBF16, Shard(kAllExperts, 0, 1, {1}))));
+    }
+    return real.create(path);
+  };
+  ExpectAsInMemory(options);
+  EXPECT_TRUE(raced);
+  EXPECT_EQ(NumPacked(), 2u);
+  EXPECT_EQ(Files().size(), 2u);
+}
+
+TEST_F(StoreDirTest, FilesOfTooFewExpertsDoNotDo) {
+  ATELIER_ASSERT_OK(Load(InFiles(Method::kBF16, Shard({3, 9}))));
+  ExpectAsInMemory(InFiles(Method::kBF16, Shard({0, 9})));
+  ExpectAsInMemory(InFiles(Method::kBF16, Shard({3, 16})));
+  EXPECT_EQ(NumPacked(), 18u);
+}
+
+TEST_F(StoreDirTest, RefusesWhatDoesNotFitInMemoryBeforeItPacks) {
+  ExpertStoreOptions options = InFiles(Method::kBF16, Shard(kAllExperts));
+  options.available_bytes = [] { return 1000; };
+  EXPECT_THAT(Load(options),
+              StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("1000 are available")));
+  EXPECT_EQ(Files().size(), 0u);
+}
+
 TEST_F(StoreDirTest, PopulatesEverySlice) {
-  ExpertStoreOptions options = InFiles(Method::kBF16, Shard(kAllExperts, 1, 3));
-  options.populate = true;
-  ExpectAsInMemory(options);
-  options = InFiles(Method::kINT8, Shard(kAllExperts, 1, 3));
-  options.populate = true;
-  ExpectAsInMemory(options);
+  for (const Method method : {Method::kBF16, Method::kINT8}) {
+    ExpertStoreOptions options = InFiles(method, Shard(kAllExperts, 1, 3));
+    options.populate = true;
+    ATELIER_ASSERT_OK_AND_ASSIGN(auto store, Load(options));
+    EXPECT_GE(ResidentKib(store_dir_.path()), store->bytes() / 1024);
+    store.reset();
+    ExpectAsInMemory(options);
+  }
 }
 
 }  // namespace
