@@ -291,10 +291,13 @@ TEST_F(PublishedGguf, KeepsEveryMatrixInItsOwnType) {
   EXPECT_EQ(methods[1], (ExpertMethods{Method::kQ4_K, Method::kQ6_K, Method::kQ5_0}));
   EXPECT_EQ(methods[3], (ExpertMethods{Method::kQ4_K, Method::kQ6_K, Method::kQ8_0}));
   EXPECT_EQ(MethodNames(published->config(), methods), "Q8_0+Q5_0+Q4_K+Q6_K");
-  for (const int slice : {0, 1, 2}) {
+  const testing::TempDir store_dir;
+  for (const int i : {0, 1, 2, 3, 4, 5}) {
+    const int slice = i % 3;
     ExpertStoreOptions options;
     options.methods = methods;
     options.shards = {Shard({2, 9}, slice, 3)};
+    if (i >= 3) options.store_dir = store_dir.path();
     ATELIER_ASSERT_OK_AND_ASSIGN(auto held,
                                  ExpertStore::Load(*published, options, *arena_, clock_, logger_));
     int64_t bytes = 0;
