@@ -70,6 +70,19 @@ struct LoadedShard {
   std::vector<ExpertView> experts;                  // [layer of the shard, expert - expert_begin]
 };
 
+// Packed bytes of the shard's `index`-th layer.
+int64_t HeldLayerBytes(const ShardPlan& plan, const SkippedExperts& skipped, size_t index) {
+  const int held = plan.num_experts() - skipped.Count(plan.spec.layers[index],
+                                                      plan.spec.expert_begin, plan.spec.expert_end);
+  return plan.layer_bytes[index] / plan.num_experts() * held;
+}
+
+int64_t HeldBytes(const ShardPlan& plan, const SkippedExperts& skipped) {
+  int64_t bytes = 0;
+  for (size_t i = 0; i < plan.spec.layers.size(); ++i) bytes += HeldLayerBytes(plan, skipped, i);
+  return bytes;
+}
+
 struct LoadContext {
   const Checkpoint& checkpoint;
   const ExpertStoreOptions& options;
@@ -96,6 +109,7 @@ int64_t DataBytes(const std::vector<NeededFile>& files) {
 
 // Only what the slice has of each panel.
 absl::Status PageInMatrix(const PackedMatrix& matrix, NodeArena& arena) {
+  if (matrix.data == nullptr) return absl::OkStatus();  // of a skipped expert
   const size_t bytes = PanelBytes(matrix.method, matrix.k);
   const auto panels = static_cast<size_t>(matrix.num_panels());
   if (matrix.row_scales != nullptr) {
@@ -113,13 +127,14 @@ absl::Status PageInMatrix(const PackedMatrix& matrix, NodeArena& arena) {
 
 class PackedExpertStore final : public ExpertStore {
  public:
-  PackedExpertStore(const ModelConfig& config, std::vector<ShardPlan> plans)
+  PackedExpertStore(const ModelConfig& config, std::vector<ShardPlan> plans,
+                    const SkippedExperts& skipped)
       : method_(plans[0].methods[0].gate),
         hidden_size_(config.hidden_size),
         num_experts_(config.moe.num_experts) {
     for (ShardPlan& plan : plans) {
       specs_.push_back(plan.spec);
-      bytes_ += plan.bytes() + BiasBytes(plan, config) * plan.num_layers();
+      bytes_ += HeldBytes(plan, skipped) + BiasBytes(plan, config) * plan.num_layers();
       loaded_.emplace_back(std::move(plan));
     }
   }
@@ -174,11 +189,20 @@ absl::Status FillLayer(const LoadContext& context, size_t index, LoadedShard& sh
   const ShardPlan& plan = shard.plan;
   const int layer = plan.spec.layers[index];
   const ExpertMethods& methods = plan.methods[index];
-  ATELIER_ASSIGN_OR_RETURN(std::unique_ptr<NodeMemory> memory,
-                           context.arena.Allocate(static_cast<size_t>(plan.layer_bytes[index])));
+  const SkippedExperts& skipped = context.options.skipped;
   std::vector<PackedPiece> pieces;
-  uint8_t* block = memory->data();
+  uint8_t* block = nullptr;
+  if (const int64_t bytes = HeldLayerBytes(plan, skipped, index); bytes > 0) {
+    ATELIER_ASSIGN_OR_RETURN(std::unique_ptr<NodeMemory> memory,
+                             context.arena.Allocate(static_cast<size_t>(bytes)));
+    block = memory->data();
+    shard.memory.push_back(std::move(memory));
+  }
   for (int expert = plan.spec.expert_begin; expert < plan.spec.expert_end; ++expert) {
+    if (skipped.Contains(layer, expert)) {
+      shard.experts.emplace_back();
+      continue;
+    }
     ATELIER_ASSIGN_OR_RETURN(const ExpertTensors tensors,
                              FindExpert(context.checkpoint, layer, expert));
     shard.experts.push_back(PlanExpert(plan, methods, tensors, block, pieces));
@@ -186,7 +210,6 @@ absl::Status FillLayer(const LoadContext& context, size_t index, LoadedShard& sh
     block += BlockOf(plan, methods).bytes();
   }
   PackPieces(pieces, context.arena);
-  shard.memory.push_back(std::move(memory));
   return FinishLayer(context, layer, shard);
 }
 
@@ -199,7 +222,7 @@ absl::Status PackedExpertStore::Fill(const LoadContext& context) {
         return absl::CancelledError("loading was cancelled");
       }
       ATELIER_RETURN_IF_ERROR(FillLayer(context, index, shard));
-      progress.Add(shard.plan.layer_bytes[index] +
+      progress.Add(HeldLayerBytes(shard.plan, context.options.skipped, index) +
                    BiasBytes(shard.plan, context.checkpoint.config()));
     }
   }
@@ -239,6 +262,10 @@ absl::Status PackedExpertStore::MapShard(const LoadContext& context, LoadedShard
     const PackedFile& gate_up = shard.files[2 * index];
     const PackedFile& down = shard.files[2 * index + 1];
     for (int expert = plan.spec.expert_begin; expert < plan.spec.expert_end; ++expert) {
+      if (context.options.skipped.Contains(layer, expert)) {
+        shard.experts.emplace_back();
+        continue;
+      }
       ATELIER_ASSIGN_OR_RETURN(const ExpertTensors tensors,
                                FindExpert(context.checkpoint, layer, expert));
       shard.experts.push_back(ViewInFiles(plan, plan.methods[index], gate_up, down, expert));
@@ -296,7 +323,8 @@ absl::StatusOr<std::unique_ptr<ExpertStore>> ExpertStore::Load(const Checkpoint&
                                                                const Logger& logger) {
   ATELIER_ASSIGN_OR_RETURN(std::vector<ShardPlan> plans,
                            Plan(checkpoint, options.shards, options.methods));
-  auto store = std::make_unique<PackedExpertStore>(checkpoint.config(), std::move(plans));
+  auto store =
+      std::make_unique<PackedExpertStore>(checkpoint.config(), std::move(plans), options.skipped);
   const LoadContext context{checkpoint, options, arena, clock, logger};
   ATELIER_RETURN_IF_ERROR(options.store_dir.empty() ? store->Fill(context) : store->Map(context));
   return store;

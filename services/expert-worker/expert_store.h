@@ -14,6 +14,7 @@
 #include "libs/kernels/expert_ffn.h"
 #include "libs/model/shard.h"
 #include "services/expert-worker/shard_plan.h"
+#include "services/expert-worker/skipped_experts.h"
 
 namespace atelier {
 
@@ -22,6 +23,7 @@ class NodeArena;
 struct ExpertStoreOptions {
   LayerMethods methods;           // of ChooseMethods, or UniformMethods for floats
   std::vector<ShardSpec> shards;  // layers empty = every MoE layer of the model
+  SkippedExperts skipped;         // not held, though in the shards' ranges
   // Folder of packed files that outlive the process; empty = packed into memory.
   std::string store_dir;
   PackedFileSystem store_system = PackedFileSystem::Real();
@@ -58,7 +60,7 @@ class ExpertStore {
   virtual int hidden_size() const = 0;
   virtual int num_experts() const = 0;  // of the model's layer
   virtual bool HoldsLayer(int shard, int layer) const = 0;
-  // REQUIRES: shard holds layer, and expert is in its range.
+  // REQUIRES: shard holds layer, and expert is in its range and not skipped.
   virtual const ExpertView& expert(int shard, int layer, int expert) const = 0;
   virtual int64_t bytes() const = 0;
 };

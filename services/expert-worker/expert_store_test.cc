@@ -649,6 +649,34 @@ TEST_F(StoreDirTest, FilesOfTooFewExpertsDoNotDo) {
   EXPECT_EQ(NumPacked(), 18u);
 }
 
+// In memory they take no bytes; in files, which others use too, no pages are read.
+TEST_F(StoreDirTest, SkippedExpertsAreNotHeld) {
+  ExpertStoreOptions options = Options(Method::kBF16, {Shard({2, 16})});
+  ATELIER_ASSERT_OK_AND_ASSIGN(auto whole, Load(options));
+  ATELIER_ASSERT_OK_AND_ASSIGN(
+      options.skipped,
+      SkippedExperts::Parse("1: 0-3\n2: 0-15", checkpoint_->config()));  // 2 and 14 of the shard
+  for (const bool in_files : {false, true}) {
+    if (in_files) options.store_dir = store_dir_.path();
+    options.populate = in_files;
+    ATELIER_ASSERT_OK_AND_ASSIGN(auto store, Load(options));
+    EXPECT_EQ(store->shards(), whole->shards());
+    EXPECT_EQ(store->bytes(), whole->bytes() / 42 * (42 - 16));
+    for (const int layer : {1, 2, 3}) {
+      for (int expert = 2; expert < 16; ++expert) {
+        const ExpertView& held = store->expert(0, layer, expert);
+        if (options.skipped.Contains(layer, expert)) {
+          EXPECT_EQ(held.gate.data, nullptr);
+          continue;
+        }
+        ExpectSameWeights(held.gate, whole->expert(0, layer, expert).gate);
+        ExpectSameWeights(held.up, whole->expert(0, layer, expert).up);
+        ExpectSameWeights(held.down, whole->expert(0, layer, expert).down);
+      }
+    }
+  }
+}
+
 TEST_F(StoreDirTest, RefusesWhatDoesNotFitInMemoryBeforeItPacks) {
   ExpertStoreOptions options = InFiles(Method::kBF16, Shard(kAllExperts));
   options.available_bytes = [] { return 1000; };

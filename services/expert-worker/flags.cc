@@ -38,6 +38,11 @@ FlagSection WeightFlags(WorkerOptions* o) {
                   "Holds only experts A to B, both included, e.g. 0-7. For several hosts. Default: "
                   "all of them.",
                   &o->experts),
+       StringFlag("skip-experts", "FILE",
+                  "Does not hold the experts that FILE names, because the frontends compute them "
+                  "themselves: lines LAYER: EXPERTS, e.g. 3: 0-7,12. Rows sent for them are "
+                  "refused. Default: none.",
+                  &o->skip_experts),
        ChoiceFlag("method", MethodChoices(),
                   "How experts are kept and computed. auto keeps the published precision: bf16 for "
                   "floats; int4 (compressed-tensors, GPTQ, AWQ), mxfp4, fp8 and mxfp8 as they are. "

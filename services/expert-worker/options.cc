@@ -134,8 +134,9 @@ ShardSpec WorkerOptions::Shard(int num_experts) const {
 std::string WorkerOptions::ToString() const {
   return absl::StrCat(
       "model_path=", model_path, " shard_slice=", shard_slice,
-      " experts=", experts.empty() ? "all" : experts, " method=", method, " store_dir=", store_dir,
-      " populate=", populate, " listen=", absl::StrJoin(listen, ","), " insecure=", insecure,
+      " experts=", experts.empty() ? "all" : experts, " skip_experts=", skip_experts,
+      " method=", method, " store_dir=", store_dir, " populate=", populate,
+      " listen=", absl::StrJoin(listen, ","), " insecure=", insecure,
       " metrics_address=", metrics_address, " ready_file=", ready_file, " numa_node=", numa_node,
       " threads=", threads, " pin_threads=", pin_threads, " cpu_isa=", cpu_isa,
       " max_queued_calls=", max_queued_calls, " max_queued_tokens=", max_queued_tokens,

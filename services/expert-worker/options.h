@@ -17,6 +17,7 @@ struct WorkerOptions {
   std::string model_path;           // checkpoint folder; required
   std::string shard_slice = "0/1";  // i/n
   std::string experts;              // a-b, both included; empty = all
+  std::string skip_experts;         // file of experts that are not held; empty = none
   std::string method = "auto";      // of MethodChoices(); auto = the published precision
   std::string store_dir;            // packed weights that outlive the process; empty = in memory
   bool populate = false;            // reads all of them before serving

@@ -137,6 +137,7 @@ TEST(WorkerFlags, FillEveryOption) {
                                "--shard-slice=1/2",
                                "--experts",
                                "0-7",
+                               "--skip-experts=/e",
                                "--method=int8",
                                "--store-dir=/s",
                                "--populate",
@@ -158,7 +159,8 @@ TEST(WorkerFlags, FillEveryOption) {
                                "--log-level=debug",
                                "--capabilities"}));
   EXPECT_EQ(o.ToString(),
-            "model_path=/m shard_slice=1/2 experts=0-7 method=int8 store_dir=/s populate=1 "
+            "model_path=/m shard_slice=1/2 experts=0-7 skip_experts=/e method=int8 store_dir=/s "
+            "populate=1 "
             "listen=127.0.0.1:1,unix:/a,127.0.0.1:2 insecure=1 metrics_address=127.0.0.1:3 "
             "ready_file=/r numa_node=1 threads=2 pin_threads=0 cpu_isa=avx2 max_queued_calls=4 "
             "max_queued_tokens=5 max_tokens_per_call=6 max_message_bytes=1048576 "

@@ -69,4 +69,23 @@ absl::Status CheckRequest(const ForwardRequest& request, const WorkerDescription
   return ValidateRouting(request.batch, request.routing, worker.num_experts);
 }
 
+absl::Status CheckNotSkipped(const ForwardRequest& request, const WorkerDescription& worker,
+                             const SkippedExperts& skipped) {
+  if (skipped.empty()) return absl::OkStatus();
+  const int top_k = request.routing.top_k;
+  for (int i = 0; i < request.batch.num_tokens * top_k; ++i) {
+    const int expert = request.routing.expert_ids[i];
+    if (expert < 0 || !skipped.Contains(request.layer, expert)) continue;
+    const auto would_hold = [&](const ShardSpec& shard) {
+      return shard.expert_begin <= expert && expert < shard.expert_end;
+    };
+    if (std::none_of(worker.shards.begin(), worker.shards.end(), would_hold)) continue;
+    return absl::FailedPreconditionError(absl::StrCat(
+        "expert_ids[", i / top_k, "][", i % top_k, "]=", expert, ": this worker leaves expert ",
+        expert, " of layer ", request.layer,
+        " to its frontends (--skip-experts): compute it there and send a negative id"));
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace atelier

@@ -2,6 +2,7 @@
 
 #include "absl/status/status.h"
 #include "libs/transport/worker_protocol.h"
+#include "services/expert-worker/skipped_experts.h"
 
 namespace atelier {
 
@@ -9,5 +10,11 @@ namespace atelier {
 // touched: FAILED_PRECONDITION for another process's epoch or another model's digest,
 // INVALID_ARGUMENT naming field and value for the rest. The state is not looked at.
 absl::Status CheckRequest(const ForwardRequest& request, const WorkerDescription& worker);
+
+// FAILED_PRECONDITION naming token, position and value when a row is routed to an expert that the
+// worker would hold but for `skipped`: its product would be missing in the sums. REQUIRES: a
+// request that CheckRequest has passed.
+absl::Status CheckNotSkipped(const ForwardRequest& request, const WorkerDescription& worker,
+                             const SkippedExperts& skipped);
 
 }  // namespace atelier

@@ -10,6 +10,7 @@
 #include "libs/base/ready_file.h"
 #include "libs/base/status_macros.h"
 #include "libs/base/version.h"
+#include "libs/checkpoint/mapped_file.h"
 #include "libs/kernels/cpu_features.h"
 #include "libs/numa/huge_pages.h"
 #include "libs/numa/topology.h"
@@ -19,6 +20,7 @@
 namespace atelier {
 namespace {
 
+constexpr size_t kMaxSkipFileBytes = size_t{4} << 20;
 // For the last bytes of answers whose calls have ended.
 constexpr absl::Duration kFlushGrace = absl::Seconds(2);
 
@@ -70,6 +72,21 @@ absl::Status Worker::OpenModel() {
   absl::StatusOr<LayerMethods> methods = ChooseMethods(*checkpoint_, options_.RequestedMethod());
   ATELIER_RETURN_IF_ERROR(NameFlags(methods.status(), {{"method=", "--method="}}));
   methods_ = *std::move(methods);
+  return ReadSkippedExperts();
+}
+
+absl::Status Worker::ReadSkippedExperts() {
+  if (options_.skip_experts.empty()) return absl::OkStatus();
+  absl::StatusOr<SkippedExperts> skipped;
+  const absl::StatusOr<MappedFile> file =
+      MappedFile::OpenSmall(options_.skip_experts, kMaxSkipFileBytes);
+  if (file.ok()) skipped = SkippedExperts::Parse(file->text(), checkpoint_->config());
+  const absl::Status status = file.ok() ? skipped.status() : file.status();
+  if (!status.ok()) {
+    return absl::Status(status.code(), absl::StrCat("--skip-experts=", options_.skip_experts, ": ",
+                                                    status.message()));
+  }
+  skipped_ = *std::move(skipped);
   return absl::OkStatus();
 }
 
@@ -95,6 +112,7 @@ absl::StatusOr<WorkerService::Served> Worker::DescribeServed() const {
     description.shards.push_back(plan.spec);
     served.expert_bytes.push_back(plan.bytes() / (plan.num_layers() * plan.num_experts()));
   }
+  served.skipped = skipped_;
   description.limits = {options_.max_tokens_per_call, options_.max_message_bytes,
                         options_.max_queued_calls};
   return served;
@@ -140,6 +158,7 @@ absl::Status Worker::LoadAndServe() {
   ExpertStoreOptions loading;
   loading.methods = methods_;
   loading.shards = {options_.Shard(checkpoint_->config().moe.num_experts)};
+  loading.skipped = skipped_;
   loading.store_dir = options_.store_dir;
   loading.populate = options_.populate;
   loading.cancelled = [this] { return loading_cancelled_.load(); };

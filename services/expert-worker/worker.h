@@ -51,6 +51,7 @@ class Worker {
   Worker(const WorkerOptions& options, Clock& clock, const Logger& logger);
 
   absl::Status OpenModel();
+  absl::Status ReadSkippedExperts();
   absl::Status OpenPorts();
   absl::Status LoadAndServe();
   absl::StatusOr<WorkerService::Served> DescribeServed() const;
@@ -66,6 +67,7 @@ class Worker {
   std::unique_ptr<KernelTable> kernels_;
   std::unique_ptr<NodeArena> arena_;
   std::unique_ptr<Checkpoint> checkpoint_;
+  SkippedExperts skipped_;
   LayerMethods methods_;
   std::unique_ptr<ExpertStore> store_;
   std::unique_ptr<Executor> executor_;

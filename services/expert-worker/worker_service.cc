@@ -24,6 +24,7 @@ ForwardReply Failed(absl::Status status) {
 WorkerService::WorkerService(Served served, const BatcherOptions& batching,
                              const Dependencies& dependencies)
     : description_(std::move(served.description)),
+      skipped_(std::move(served.skipped)),
       lifecycle_(dependencies.lifecycle),
       metrics_(dependencies.metrics),
       clock_(dependencies.clock),
@@ -74,6 +75,7 @@ void WorkerService::Forward(ForwardRequest request, std::shared_ptr<const CallCo
   QueuedCall call{std::move(request), std::move(context), std::move(reply), clock_.Now()};
   absl::Status status = lifecycle_.Ready();
   if (status.ok()) status = CheckRequest(call.request, description_);
+  if (status.ok()) status = CheckNotSkipped(call.request, description_, skipped_);
   if (status.ok() && call.request.batch.num_tokens > 0) {
     status = Enqueue(call);
     if (status.ok()) return;

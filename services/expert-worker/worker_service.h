@@ -17,6 +17,7 @@
 #include "services/expert-worker/executor.h"
 #include "services/expert-worker/lifecycle.h"
 #include "services/expert-worker/load_counter.h"
+#include "services/expert-worker/skipped_experts.h"
 
 namespace atelier {
 
@@ -34,6 +35,7 @@ class WorkerService final : public WorkerHandler {
   struct Served {
     WorkerDescription description;
     std::vector<int64_t> expert_bytes;  // mean packed bytes of an expert of each shard, for metrics
+    SkippedExperts skipped = {};        // experts of the shards that are not held
   };
   WorkerService(Served served, const BatcherOptions& batching, const Dependencies& dependencies);
   ~WorkerService() override;
@@ -70,6 +72,7 @@ class WorkerService final : public WorkerHandler {
   bool Idle() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return in_flight_ == 0; }
 
   const WorkerDescription description_;
+  const SkippedExperts skipped_;
   Lifecycle& lifecycle_;
   WorkerMetrics& metrics_;
   Clock& clock_;

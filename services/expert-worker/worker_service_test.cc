@@ -11,6 +11,7 @@
 #include "gtest/gtest.h"
 #include "libs/testing/fake_clock.h"
 #include "libs/testing/status_matchers.h"
+#include "libs/testing/synthetic_checkpoint.h"
 #include "services/expert-worker/fake_calls.h"
 #include "services/expert-worker/request_checks.h"
 
@@ -362,6 +363,25 @@ TEST(RequestChecks, NameFieldAndValue) {
   const int32_t bad_ids[] = {0, 4};
   EXPECT_THAT(check([&](R& r) { r.routing.expert_ids = bad_ids; }),
               StatusIs(kInvalid, AllOf(HasSubstr("expert_ids"), HasSubstr("is 4"))));
+}
+
+// Layers 1-2 and 2-3 of the shards; skipped are experts of a layer that it holds.
+TEST(RequestChecks, RowsForSkippedExpertsAreRefusedByName) {
+  const ModelConfig config = ParseModelConfig(testing::TinyGlm4MoeConfig()).value();
+  ForwardRequest request = testing::MakeRequest({});
+  request.layer = 2;
+  const int32_t ids[] = {1, 0, -1, 3};
+  request.batch.num_tokens = 2;
+  request.routing = {2, 2, ids, request.routing.weights};
+  const auto check = [&](absl::string_view file) {
+    return CheckNotSkipped(request, Description(), SkippedExperts::Parse(file, config).value());
+  };
+  ATELIER_EXPECT_OK(CheckNotSkipped(request, Description(), SkippedExperts()));
+  ATELIER_EXPECT_OK(check("1: 0-15"));
+  ATELIER_EXPECT_OK(check("2: 2,4-15"));
+  EXPECT_THAT(check("2: 3"), StatusIs(absl::StatusCode::kFailedPrecondition,
+                                      AllOf(HasSubstr("expert_ids[1][1]=3"), HasSubstr("layer 2"),
+                                            HasSubstr("--skip-experts"))));
 }
 
 }  // namespace

@@ -113,6 +113,34 @@ TEST_F(WorkerProcessTest, ServesOverTcpAndUnixSocketUntilTerminated) {
   EXPECT_THAT(worker_->Log(), HasSubstr("worker_drained"));
 }
 
+// The rows of the test's calls go to experts 0-3 of layer 1.
+TEST_F(WorkerProcessTest, RefusesRowsForExpertsThatItWasToldToSkip) {
+  const std::string path = dir_.File("device.txt");
+  std::ofstream(path) << "1: 4-15 # on the device\n";
+  Serve({"--listen=127.0.0.1:0", "--skip-experts=" + path});
+  {
+    testing::WorkerClient client(ready_["listen"]);
+    client.WaitForDescription();
+    ATELIER_EXPECT_OK(client.Call(2).status);
+  }
+  ready_.clear();
+  worker_->Signal(SIGTERM);
+  worker_->Wait();
+  std::ofstream(path) << "1: 3\n";
+  Serve({"--listen=127.0.0.1:0", "--skip-experts=" + path});
+  testing::WorkerClient client(ready_["listen"]);
+  client.WaitForDescription();
+  EXPECT_THAT(client.Call(2).status,
+              testing::StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("]=3: ")));
+  worker_->Signal(SIGTERM);
+  worker_->Wait();
+  std::ofstream(path) << "1: 3\n9: 1\n";
+  EXPECT_EQ(StatusOf({"--model-path=" + model_->path(), "--listen=127.0.0.1:0",
+                      "--metrics-address=127.0.0.1:0", "--skip-experts=" + path}),
+            2);
+  EXPECT_THAT(worker_->Log(), HasSubstr("--skip-experts=" + path + ": line 2: "));
+}
+
 TEST_F(WorkerProcessTest, TerminationLetsCallsInFlightFinish) {
   Serve({"--listen=127.0.0.1:0", "--cpu-isa=scalar"});
   testing::WorkerClient client(ready_["listen"]);
