@@ -19,9 +19,11 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--prompt", default="What is the capital of France?", help="the question (default: %(default)s)")
     parser.add_argument("--max-tokens", type=int, default=120, help="length limit of the answer (default: %(default)s)")
     parser.add_argument("--temperature", type=float, default=0.0, help="0 = always the most likely token (default)")
-    parser.add_argument("--method", choices=("bf16", "int8", "q8_0", "int4_g32", "int4_g64", "mxfp4"),
-                        default="bf16",
-                        help="how the workers keep the experts in memory (default: %(default)s)")
+    parser.add_argument("--method", choices=("auto", "bf16", "int8", "q8_0", "int4_g32", "int4_g64", "mxfp4"),
+                        default="auto",
+                        help="how the workers keep the experts in memory (default: as they are published)")
+    parser.add_argument("--gguf", choices=("BF16", "Q8_0", "Q5_0", "Q5_1", "Q4_0", "Q4_1"), metavar="TYPE",
+                        help="serve the model as one GGUF file whose matrices are of TYPE, tokenizer included")
     parser.add_argument("--keep", action="store_true",
                         help="leave everything running after the answer, print a curl line to try; Ctrl-C stops it all")
     parser.add_argument("--model", type=pathlib.Path, default=REPO / "build" / "demo-model", help=argparse.SUPPRESS)
@@ -33,6 +35,8 @@ def parse_arguments() -> argparse.Namespace:
         parser.error(f"--max-tokens={arguments.max_tokens}: must be at least 1")
     if not 0 <= arguments.temperature <= 2:
         parser.error(f"--temperature={arguments.temperature}: must lie between 0 and 2")
+    if arguments.gguf:
+        arguments.model = REPO / "build" / f"demo-model-{arguments.gguf}.gguf"
     return arguments
 
 

@@ -13,8 +13,8 @@
 #include "libs/base/check.h"
 #include "libs/base/checked_math.h"
 #include "libs/base/float16.h"
-#include "libs/checkpoint/float_element.h"
 #include "libs/checkpoint/gguf_type.h"
+#include "libs/checkpoint/tensor_floats.h"
 #include "libs/checkpoint/tensor_list.h"
 
 namespace atelier::testing {
@@ -63,9 +63,10 @@ Scales ScalesOf(absl::string_view type) {
 }
 
 std::string FloatBytes(const GgufType& type, const TensorView& tensor) {
+  std::vector<float> values(Count(tensor.shape));
+  ReadFloats(tensor, 0, values.size(), values.data());
   std::string bytes;
-  for (size_t i = 0; i < Count(tensor.shape); ++i) {
-    const float value = FloatElement(tensor.dtype, tensor.data.data(), i);
+  for (const float value : values) {
     if (type.dtype == DType::kF32) {
       bytes += Bits(value);
     } else {

@@ -26,8 +26,9 @@ constexpr char kUsage[] =
 FlagSection WeightFlags(WorkerOptions* o) {
   return {
       "Weights",
-      {StringFlag("model-path", "FOLDER",
-                  "Checkpoint in the Hugging Face layout: config.json and safetensors. Required.",
+      {StringFlag("model-path", "PATH",
+                  "Checkpoint: a folder in the Hugging Face layout (config.json and safetensors), "
+                  "or a GGUF file (of a split set the first one). Required.",
                   &o->model_path),
        StringFlag(
            "shard-slice", "I/N",

@@ -23,16 +23,18 @@ constexpr char kUsage[] =
 FlagSection ModelFlags(FrontendOptions* o) {
   return {
       "Model",
-      {StringFlag("model-path", "FOLDER",
-                  "Checkpoint in the Hugging Face layout: config.json and safetensors; the same "
-                  "one that the workers read. Required.",
+      {StringFlag("model-path", "PATH",
+                  "Checkpoint: a folder in the Hugging Face layout (config.json and safetensors), "
+                  "or a GGUF file (of a split set the first one); the same one that the workers "
+                  "read. Required.",
                   &o->model_path),
        StringFlag("served-model-name", "NAME",
                   "The model's id in the OpenAI API. Default: the folder's name.",
                   &o->served_model_name),
-       StringFlag("tokenizer-path", "FOLDER",
-                  "Where the tokenizer files lie; the gateway reads them there, or fetches "
-                  "them from this process. Default: --model-path.",
+       StringFlag("tokenizer-path", "PATH",
+                  "The folder of the tokenizer's files; the gateway reads them there, or fetches "
+                  "them from this process. Or a GGUF file that holds a byte-level BPE tokenizer, "
+                  "which the gateway fetches. Default: --model-path.",
                   &o->tokenizer_path),
        StringFlag("advertised-path", "PATH",
                   "Told to the gateway instead of --tokenizer-path and --model-path. Give / "

@@ -1,8 +1,10 @@
 #include "services/gpu-frontend/frontend.h"
 
 #include <array>
+#include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <system_error>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -12,6 +14,7 @@
 #include "libs/base/ready_file.h"
 #include "libs/base/status_macros.h"
 #include "libs/base/version.h"
+#include "libs/checkpoint/gguf_tokenizer.h"
 #include "services/gpu-frontend/api/sampling_defaults.h"
 
 namespace atelier {
@@ -25,6 +28,18 @@ constexpr absl::Duration kFlushGrace = absl::Seconds(2);
 std::string ReadOptionalFile(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
   return std::string((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
+}
+
+bool IsFile(const std::string& path) {
+  std::error_code ignored;
+  return std::filesystem::is_regular_file(path, ignored);
+}
+
+// Of a folder, or of a GGUF file's metadata.
+absl::StatusOr<TokenizerArchive> FindTokenizer(const std::string& path) {
+  if (!IsFile(path)) return PackTokenizer(path);
+  ATELIER_ASSIGN_OR_RETURN(const TokenizerFiles files, ReadGgufTokenizer(path));
+  return PackTokenizerFiles(files, path);
 }
 
 absl::StatusOr<std::string> SamplingDefaultsOf(const std::string& model_path) {
@@ -95,7 +110,7 @@ absl::Status Frontend::LoadAndPublish() {
   const absl::Time start = clock_.Now();
   const LoaderContext context{clock_, logger_, metrics_, client_metrics_,
                               [this](const std::string& what) { ReportWaiting(what); }};
-  absl::StatusOr<TokenizerArchive> tokenizer = PackTokenizer(options_.tokenizer_path);
+  absl::StatusOr<TokenizerArchive> tokenizer = FindTokenizer(options_.tokenizer_path);
   ATELIER_RETURN_IF_ERROR(CheckTokenizer(tokenizer.status()));
   ATELIER_ASSIGN_OR_RETURN(model_, loader_(options_, context));
   ATELIER_RETURN_IF_ERROR(Publish(std::move(tokenizer)));
@@ -107,6 +122,7 @@ absl::Status Frontend::LoadAndPublish() {
 
 absl::Status Frontend::CheckTokenizer(const absl::Status& packed) const {
   if (packed.ok()) return absl::OkStatus();
+  if (!absl::IsNotFound(packed) && !absl::IsUnimplemented(packed)) return packed;
   // A folder that somebody named is meant; a checkpoint may come without a tokenizer.
   if (options_.tokenizer_path != options_.model_path) {
     return absl::InvalidArgumentError(
@@ -119,7 +135,9 @@ absl::Status Frontend::CheckTokenizer(const absl::Status& packed) const {
 
 absl::StatusOr<ServedModel> Frontend::DescribeModel() const {
   ServedModel model = model_->Describe();
-  const std::string& advertised = options_.advertised_path;
+  // A gateway reads no GGUF: it shall fetch the tokenizer from here.
+  const bool must_fetch = options_.advertised_path.empty() && IsFile(options_.tokenizer_path);
+  const std::string advertised = must_fetch ? std::string("/") : options_.advertised_path;
   model.model_path = advertised.empty() ? options_.model_path : advertised;
   model.tokenizer_path = advertised.empty() ? options_.tokenizer_path : advertised;
   model.served_model_name = options_.served_model_name;

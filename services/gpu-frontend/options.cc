@@ -123,7 +123,8 @@ absl::Status FrontendOptions::Resolve() {
   if (tokenizer_path.empty()) tokenizer_path = model_path;
   ATELIER_ASSIGN_OR_RETURN(tokenizer_path, Absolute(tokenizer_path));
   if (served_model_name.empty()) {
-    served_model_name = std::filesystem::path(model_path).filename().string();
+    const std::filesystem::path path(model_path);
+    served_model_name = (path.extension() == ".gguf" ? path.stem() : path.filename()).string();
   }
   return absl::OkStatus();
 }

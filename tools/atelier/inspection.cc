@@ -67,7 +67,7 @@ absl::Status CountTensors(const Checkpoint& checkpoint, Inspection& inspection) 
     TensorClass& tensor_class = Class(inspection.classes, class_name);
     ++tensor_class.tensors;
     tensor_class.bytes += bytes;
-    tensor_class.bytes_of[std::string(DTypeName(tensor.dtype))] += bytes;
+    tensor_class.bytes_of[std::string(tensor.TypeName())] += bytes;
     const bool is_expert = class_name == kRoutedExperts;
     (is_expert ? inspection.worker : inspection.frontend).bytes += bytes;
     const int layer = LayerOf(name);

@@ -60,6 +60,13 @@ bool HoldsVocabulary(const std::set<std::string>& names) {
          });
 }
 
+absl::Status CheckSize(size_t num_files, uintmax_t bytes, const std::string& origin) {
+  if (num_files <= kMaxFiles && bytes <= kMaxBytes) return absl::OkStatus();
+  return absl::ResourceExhaustedError(absl::StrCat(
+      "tokenizer files in ", origin, ": ", num_files, " files of ", bytes,
+      " bytes exceed what the gateway accepts (", kMaxFiles, " files, ", kMaxBytes, " bytes)"));
+}
+
 absl::StatusOr<std::set<std::string>> FindFiles(const std::string& directory) {
   std::set<std::string> names;
   std::error_code error;
@@ -80,11 +87,8 @@ absl::StatusOr<std::set<std::string>> FindFiles(const std::string& directory) {
     return absl::NotFoundError(absl::StrCat(
         directory, " holds no tokenizer.json, no vocab.json with merges.txt and no *.tiktoken"));
   }
-  if (names.size() > kMaxFiles || bytes > kMaxBytes) {
-    return absl::ResourceExhaustedError(absl::StrCat(
-        "tokenizer files in ", directory, ": ", names.size(), " files of ", bytes,
-        " bytes exceed what the gateway accepts (", kMaxFiles, " files, ", kMaxBytes, " bytes)"));
-  }
+  // Before any of them is read.
+  ATELIER_RETURN_IF_ERROR(CheckSize(names.size(), bytes, directory));
   return names;
 }
 
@@ -145,7 +149,7 @@ absl::Status AddEntry(archive* writer, const std::string& name, const std::strin
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::string> Zip(const std::string& directory, const std::set<std::string>& names) {
+absl::StatusOr<std::string> Zip(const std::map<std::string, std::string>& files) {
   std::string zip;
   const std::unique_ptr<archive, ArchiveDeleter> writer(archive_write_new());
   if (archive_write_set_format_zip(writer.get()) != ARCHIVE_OK ||
@@ -154,9 +158,7 @@ absl::StatusOr<std::string> Zip(const std::string& directory, const std::set<std
       archive_write_open(writer.get(), &zip, nullptr, AppendToString, nullptr) != ARCHIVE_OK) {
     return ArchiveError(writer.get(), "the zip");
   }
-  for (const std::string& name : names) {
-    ATELIER_ASSIGN_OR_RETURN(const std::string content, ReadFile(directory + "/" + name));
-    ATELIER_RETURN_IF_ERROR(CheckJson(directory + "/" + name, content));
+  for (const auto& [name, content] : files) {
     ATELIER_RETURN_IF_ERROR(AddEntry(writer.get(), name, content));
   }
   if (archive_write_close(writer.get()) != ARCHIVE_OK) return ArchiveError(writer.get(), "the zip");
@@ -167,8 +169,21 @@ absl::StatusOr<std::string> Zip(const std::string& directory, const std::set<std
 
 absl::StatusOr<TokenizerArchive> PackTokenizer(const std::string& directory) {
   ATELIER_ASSIGN_OR_RETURN(const std::set<std::string> names, FindFiles(directory));
+  std::map<std::string, std::string> files;
+  for (const std::string& name : names) {
+    ATELIER_ASSIGN_OR_RETURN(files[name], ReadFile(directory + "/" + name));
+    ATELIER_RETURN_IF_ERROR(CheckJson(directory + "/" + name, files[name]));
+  }
+  return PackTokenizerFiles(files, directory);
+}
+
+absl::StatusOr<TokenizerArchive> PackTokenizerFiles(const std::map<std::string, std::string>& files,
+                                                    const std::string& origin) {
+  uintmax_t bytes = 0;
+  for (const auto& [name, content] : files) bytes += content.size();
+  ATELIER_RETURN_IF_ERROR(CheckSize(files.size(), bytes, origin));
   TokenizerArchive archive;
-  ATELIER_ASSIGN_OR_RETURN(archive.zip, Zip(directory, names));
+  ATELIER_ASSIGN_OR_RETURN(archive.zip, Zip(files));
   archive.sha256 = Sha256Hex(archive.zip);
   return archive;
 }

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <map>
 #include <string>
 
 #include "absl/status/statusor.h"
@@ -18,5 +19,9 @@ struct TokenizerArchive {
 // them; DATA_LOSS for a *.json that is none; RESOURCE_EXHAUSTED, with the size, beyond what the
 // gateway accepts (50 files, 200 MiB).
 absl::StatusOr<TokenizerArchive> PackTokenizer(const std::string& directory);
+
+// The same of files that lie in no directory: name -> content. `origin` is for messages.
+absl::StatusOr<TokenizerArchive> PackTokenizerFiles(const std::map<std::string, std::string>& files,
+                                                    const std::string& origin);
 
 }  // namespace atelier

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "libs/device/cpu/cpu_device.h"
@@ -16,6 +17,7 @@
 #include "libs/testing/reference_model.h"
 #include "libs/testing/status_matchers.h"
 #include "libs/testing/synthetic_checkpoint.h"
+#include "libs/testing/synthetic_gguf.h"
 #include "libs/testing/temp_dir.h"
 
 namespace atelier {
@@ -211,6 +213,43 @@ TEST_F(ModelGraphTest, ChunksOfAPromptGiveTheSameBits) {
     sequence.Rewind();
     EXPECT_EQ(ChunkedLogits(runner.graph(), sequence, chunk), whole) << "chunk of " << chunk;
   }
+}
+
+// All logits of a prompt by the model in a GGUF file.
+std::vector<float> GgufLogits(const testing::GgufWriter& writer) {
+  const testing::TempDir dir;
+  writer.Write(dir.File("m.gguf"));
+  const auto checkpoint = Checkpoint::Open(dir.File("m.gguf"));
+  EXPECT_THAT(checkpoint, testing::IsOk());
+  Runner runner(**checkpoint, {});
+  Sequence sequence(RandomTokens(30, 11), 1);
+  return ChunkedLogits(runner.graph(), sequence, 30);
+}
+
+TEST_F(ModelGraphTest, TheSameModelAsGgufGivesTheSameBits) {
+  Runner runner(*checkpoint_, {});
+  Sequence sequence(RandomTokens(30, 11), 1);
+  const std::vector<float> folder = ChunkedLogits(runner.graph(), sequence, 30);
+  const auto bf16 = [](absl::string_view) { return std::string("BF16"); };
+  EXPECT_EQ(GgufLogits(testing::GgufOf(*checkpoint_, bf16)), folder);
+}
+
+// Also where matrices that are multiplied together have different types.
+TEST_F(ModelGraphTest, BlocksGiveTheBitsOfTheNumbersThatTheyStandFor) {
+  const auto mixed = [](absl::string_view name) -> std::string {
+    if (absl::StrContains(name, "_exps")) return "BF16";
+    if (absl::StrContains(name, "attn_k.")) return "F16";
+    if (absl::StrContains(name, "attn_q.")) return "Q8_0";
+    return absl::StrContains(name, "token_embd") ? "Q6_K" : "Q5_0";
+  };
+  const testing::GgufWriter blocks = testing::GgufOf(*checkpoint_, mixed);
+  const testing::TempDir dir;
+  blocks.Write(dir.File("m.gguf"));
+  ATELIER_ASSERT_OK_AND_ASSIGN(const auto read, Checkpoint::Open(dir.File("m.gguf")));
+  const auto wide = [](absl::string_view name) -> std::string {
+    return absl::StrContains(name, "_exps") ? "BF16" : "F32";
+  };
+  EXPECT_EQ(GgufLogits(blocks), GgufLogits(testing::GgufOf(*read, wide)));
 }
 
 TEST_F(ModelGraphTest, ThreadsAndDeferredWorkGiveTheSameBits) {

@@ -10,7 +10,8 @@
 
 namespace atelier {
 
-// Brings named tensors of a checkpoint onto a device. A borrowed view of both; not thread-safe.
+// Brings named tensors of a checkpoint, floats or blocks, onto a device. A borrowed view of both;
+// not thread-safe.
 class TensorLoader {
  public:
   TensorLoader(const Checkpoint& checkpoint, Device& device)
@@ -25,8 +26,8 @@ class TensorLoader {
   // Several fp32 vectors one after the other.
   absl::StatusOr<std::unique_ptr<DeviceBuffer>> StackedFloats(const std::vector<std::string>& names,
                                                               const std::vector<int>& sizes);
-  // Matrices of equal columns on top of each other, in the device's own form. All of one dtype, or
-  // INVALID_ARGUMENT.
+  // Matrices of equal columns on top of each other, in the device's own form; through bf16 where
+  // they are published in blocks, or in different types.
   absl::StatusOr<std::unique_ptr<DeviceMatrix>> Matrix(const std::vector<std::string>& names,
                                                        const std::vector<int>& rows, int columns);
 

@@ -1,0 +1,57 @@
+"""One GGUF file is all that workers, frontend and gateway need: weights, properties, tokenizer, chat template."""
+import io
+import json
+import pathlib
+import subprocess
+import zipfile
+
+import conftest
+import grpc
+import openai
+import pytest
+from smg_grpc_proto.generated import common_pb2, sglang_scheduler_pb2_grpc
+
+REPO = pathlib.Path(__file__).resolve().parent.parent.parent
+GREEDY = {"model": "demo", "temperature": 0, "max_tokens": 24,
+          "messages": [{"role": "user", "content": "What is the capital of France?"}]}
+
+
+@pytest.fixture(scope="module")
+def gguf(tmp_path_factory, model) -> pathlib.Path:
+    path = tmp_path_factory.mktemp("gguf") / "demo-q8_0.gguf"
+    python = conftest._path("ATELIER_E2E_VENVS", REPO / ".venv") / "demo-model" / "bin" / "python"
+    subprocess.run([python, REPO / "tools" / "demo_model_gguf.py", "--model", model, "--type", "Q8_0", "--output", path],
+                   check=True, capture_output=True)
+    return path
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory, build_dir, gguf):
+    installation = conftest.Installation(tmp_path_factory.mktemp("served"), build_dir, gguf)
+    yield installation
+    installation.stack.stop()
+
+
+def tokenizer_files(address: str) -> dict:
+    with grpc.insecure_channel(address) as channel:
+        chunks = list(sglang_scheduler_pb2_grpc.SglangSchedulerStub(channel).GetTokenizer(common_pb2.GetTokenizerRequest()))
+    archive = zipfile.ZipFile(io.BytesIO(b"".join(chunk.data for chunk in chunks)))
+    return {name: json.loads(archive.read(name)) for name in archive.namelist()}
+
+
+def test_tokenizer_is_the_one_that_was_published(served, model):
+    files = tokenizer_files(served.address)
+    assert files["tokenizer.json"]["pre_tokenizer"]["pretokenizers"][0]["type"] == "Digits"
+    wanted = json.loads((model / "tokenizer.json").read_text())
+    assert files["tokenizer.json"] == wanted
+    config = json.loads((model / "tokenizer_config.json").read_text())
+    for key in ("chat_template", "bos_token", "eos_token", "pad_token", "unk_token", "added_tokens_decoder"):
+        assert files["tokenizer_config.json"][key] == config[key], key
+
+
+def test_gateway_fetches_the_tokenizer_and_answers(served, smg):
+    gateway = served.stack.start_gateway(smg("gateway"), served.address)
+    gateway.wait_ready()
+    status, answer = openai.post(gateway.url, "/v1/chat/completions", GREEDY)
+    assert status == 200, answer
+    assert "Paris" in answer["choices"][0]["message"]["content"]
