@@ -1,10 +1,13 @@
 #include "libs/numa/node_memory.h"
 
+#include <fcntl.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include <cerrno>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -167,6 +170,49 @@ TEST_F(NodeMemoryTest, ReadsHowMuchLiesOnHugePages) {
   const HugePageUse nothing = HugePageUse::Read(dir_.File("absent"));
   EXPECT_EQ(nothing.transparent_bytes + nothing.reserved_bytes, 0);
   EXPECT_EQ(nothing.transparent, "unknown");
+}
+
+// A file of three pages, mapped.
+class PageInTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    std::ofstream(path_) << std::string(3 * page_, 'x');
+    const int fd = ::open(path_.c_str(), O_RDONLY | O_CLOEXEC);
+    ASSERT_GE(fd, 0);
+    void* const data = ::mmap(nullptr, 3 * page_, PROT_READ, MAP_SHARED, fd, 0);
+    ::close(fd);
+    ASSERT_NE(data, MAP_FAILED);
+    data_ = static_cast<uint8_t*>(data);
+  }
+  void TearDown() override { ::munmap(data_, 3 * page_); }
+
+  const size_t page_ = static_cast<size_t>(::sysconf(_SC_PAGESIZE));
+  testing::TempDir dir_;
+  const std::string path_ = dir_.File("file");
+  uint8_t* data_ = nullptr;
+  std::vector<std::string> refusals_;
+  const std::function<void(const absl::Status&)> refused_ = [this](const absl::Status& status) {
+    refusals_.emplace_back(status.message());
+  };
+};
+
+TEST_F(PageInTest, TakesAnyBytesOfAMapping) {
+  ATELIER_EXPECT_OK(PageInOnNode(data_ + 100, {2 * page_, -1}, refused_));
+  ATELIER_EXPECT_OK(PageInOnNode(data_ + page_, {1, -1}, refused_));
+  EXPECT_THAT(refusals_, ElementsAre());
+}
+
+TEST_F(PageInTest, ANodeThatIsNotThereIsTold) {
+  ATELIER_EXPECT_OK(PageInOnNode(data_, {page_, 1000}, refused_));
+  EXPECT_THAT(refusals_, ElementsAre(HasSubstr("mbind to node 1000")));
+}
+
+// Older kernels, which cannot be asked, end the process there.
+TEST_F(PageInTest, WhatCannotBeReadIsDataLoss) {
+  std::filesystem::resize_file(path_, page_);
+  ATELIER_EXPECT_OK(PageInOnNode(data_, {page_, -1}, refused_));
+  EXPECT_THAT(PageInOnNode(data_ + page_, {page_, -1}, refused_),
+              StatusIs(absl::StatusCode::kDataLoss, HasSubstr("cannot read")));
 }
 
 TEST(HugePages, OneLineSaysWhatWasObtained) {

@@ -41,7 +41,7 @@ struct PackingError {
 // The packed files of one checkpoint and its methods in a store directory, shared by all processes
 // that use it: each file is made by one of them, the others wait. Gate and up are kept whole, since
 // a slice is a run of their panels. Down has a file per slice: a slice of the whole is a part of
-// every panel, which is read a third slower (and has other scales in some methods), so it is used
+// every panel, which is read more slowly (and has other scales in some methods), so it is used
 // only where nothing can be written, and said. Not thread-safe.
 class ExpertStoreFiles {
  public:
