@@ -1,5 +1,6 @@
 #include "libs/checkpoint/gguf_type.h"
 
+#include <iterator>
 #include <vector>
 
 #include "absl/strings/str_join.h"
@@ -45,6 +46,8 @@ constexpr GgufType kTypes[] = {
     {39, "MXFP4", 32, 17, kNo, Method::kMXFP4},
     {40, "NVFP4", 64, 36, kNo, kNo},
 };
+
+static_assert(std::rbegin(kTypes)->id < kNumGgufTypeIds);
 
 }  // namespace
 

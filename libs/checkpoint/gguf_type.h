@@ -20,6 +20,9 @@ struct GgufType {
   std::optional<Method> method;  // where the kernels compute with the blocks as they are
 };
 
+// Every id that FindGgufType knows is below.
+inline constexpr uint32_t kNumGgufTypeIds = 64;
+
 // nullptr for an id that this build does not know.
 const GgufType* FindGgufType(uint32_t id);
 

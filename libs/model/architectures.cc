@@ -37,6 +37,8 @@ std::string Joined(absl::string_view Architecture::*name) {
 
 }  // namespace
 
+absl::Span<const Architecture> AllArchitectures() { return kArchitectures; }
+
 const Architecture* FindArchitecture(absl::string_view model_type) {
   for (const Architecture& row : kArchitectures) {
     if (row.model_type == model_type) return &row;

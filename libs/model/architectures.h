@@ -3,6 +3,7 @@
 #include <string>
 
 #include "absl/strings/string_view.h"
+#include "absl/types/span.h"
 #include "libs/model/model_config.h"
 
 namespace atelier {
@@ -28,6 +29,9 @@ struct Architecture {
   int num_shared_experts = 0;          // n_shared_experts
   bool expert_bias = false;            // mlp_bias
 };
+
+// Every row, by model_type.
+absl::Span<const Architecture> AllArchitectures();
 
 // nullptr for a model_type that this build does not know.
 const Architecture* FindArchitecture(absl::string_view model_type);

@@ -19,6 +19,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "libs/base/clock.h"
+#include "libs/checkpoint/gguf_type.h"
 #include "libs/kernels/aligned_buffer.h"
 #include "libs/kernels/block_pack.h"
 #include "libs/kernels/pack.h"
@@ -314,6 +315,27 @@ TEST_F(PublishedGguf, KeepsEveryMatrixInItsOwnType) {
       }
     }
     EXPECT_EQ(held->bytes(), bytes);
+  }
+}
+
+TEST_F(PublishedGguf, HoldsTheBlocksOfEveryType) {
+  for (uint32_t id = 0; id < kNumGgufTypeIds; ++id) {
+    const GgufType* type = FindGgufType(id);
+    if (type == nullptr || !type->method) continue;
+    const std::string name(type->name);
+    SCOPED_TRACE(name);
+    const auto published = Publish(name, name, type->elements == 32 ? name : "Q8_0", "Q8_0");
+    ExpertStoreOptions options;
+    ATELIER_ASSERT_OK_AND_ASSIGN(options.methods, ChooseMethods(*published, std::nullopt));
+    EXPECT_EQ(options.methods[1].gate, *type->method);
+    options.shards = {Shard({3, 5}, 0, 1, {1})};
+    ATELIER_ASSERT_OK_AND_ASSIGN(auto held,
+                                 ExpertStore::Load(*published, options, *arena_, clock_, logger_));
+    const ExpertTensors tensors = *FindExpert(*published, 1, 4);
+    const ExpertView& view = held->expert(0, 1, 4);
+    ExpectPackedBlocks(view.gate, tensors.gate, 0, 0);
+    ExpectPackedBlocks(view.up, tensors.up, 0, 0);
+    ExpectPackedBlocks(view.down, tensors.down, 0, 0);
   }
 }
 

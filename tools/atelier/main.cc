@@ -15,6 +15,8 @@ constexpr std::array kCommands = {
             RunDoctor},
     Command{"inspect", "says what a checkpoint is, what can serve it, and how much memory it takes",
             RunInspect},
+    Command{"matrix", "prints which families, formats and methods are supported (docs/)",
+            RunMatrix},
     Command{"pack", "packs a checkpoint's experts into the files that workers map", RunPack},
 };
 
