@@ -29,6 +29,7 @@ extern const BlockKernels kBlockAvx512Kernels;
 extern const BlockKernels kBlockAvxVnniKernels;
 extern const BlockKernels kBlockAvx2Kernels;
 void BlockScalar(const MicroKernelArgs& args);
+extern const Fp8Kernels kFp8AmxKernels;
 extern const Fp8Kernels kFp8Avx512Bf16Kernels;
 extern const Fp8Kernels kFp8Avx512Kernels;
 extern const Fp8Kernels kFp8Avx2Kernels;
@@ -131,6 +132,8 @@ MicroKernel KernelOf(Method method, const Fp8Kernels& kernels) {
 }
 
 void AddFp8Kernels(Method method, std::vector<KernelEntry>& entries) {
+  entries.push_back(
+      {method, CpuIsa::kAmx, "amx", HasAmxBf16, KernelOf(method, kFp8AmxKernels), kAmxMinRows});
   entries.push_back({method, CpuIsa::kAvx512, "avx512bf16", HasAvx512Bf16Vbmi,
                      KernelOf(method, kFp8Avx512Bf16Kernels)});
   entries.push_back(

@@ -29,6 +29,7 @@ CpuFeatures Features(bool avx2, bool avx512, bool vnni, bool bf16, bool avx_vnni
 
 CpuFeatures SapphireRapids() {
   CpuFeatures features = Features(true, true, true, true);
+  features.avx512_vbmi = true;
   features.amx_tile = features.amx_int8 = features.amx_bf16 = true;
   return features;
 }
@@ -92,6 +93,16 @@ TEST(KernelTable, Fp8OnBf16InstructionsNeedsVbmiToo) {
                "avx512bf16");
 }
 
+TEST(KernelTable, Fp8TilesNeedBf16ProductsOnly) {
+  CpuFeatures features = Features(true, true, false, false);
+  features.amx_tile = features.amx_bf16 = true;
+  const KernelTable table = KernelTable::Select(features, CpuIsa::kAuto).value();
+  for (const Method method : {Method::kFP8_BLOCK, Method::kFP8_ROW, Method::kMXFP8}) {
+    EXPECT_STREQ(table.isa(method), "amx") << MethodName(method);
+  }
+  EXPECT_STREQ(table.isa(Method::kINT8), "avx512");
+}
+
 TEST(KernelTable, RefusesACapTheCpuLacksAndSaysWhatIsMissing) {
   EXPECT_THAT(KernelTable::Select(CpuFeatures{}, CpuIsa::kAvx2),
               StatusIs(absl::StatusCode::kFailedPrecondition,
@@ -124,8 +135,7 @@ TEST(KernelTable, TakesTilesOnlyForEnoughRowsOfAnExpert) {
       if (entry.min_rows > 0) tiles = &entry;
       if (entry.min_rows == 0 && vectors == nullptr) vectors = &entry;
     }
-    ASSERT_EQ(tiles == nullptr, IsFp8(method)) << MethodName(method);
-    if (tiles == nullptr) continue;
+    ASSERT_NE(tiles, nullptr) << MethodName(method);
     EXPECT_STREQ(tiles->isa, "amx");
     EXPECT_EQ(table.kernel(method, 1), vectors->kernel);
     EXPECT_EQ(table.kernel(method, tiles->min_rows - 1), vectors->kernel);
@@ -165,8 +175,8 @@ TEST(CapabilitiesText, MarksEveryCellOfTheMatrix) {
       "INT8          scalar      yes\n";
   for (const Method method : AllMethods()) {
     if (IsFp8(method)) {
-      for (const char* cell : {"avx512bf16  no\n", "avx512      selected\n", "avx2        yes\n",
-                               "scalar      yes\n"}) {
+      for (const char* cell : {"amx         no\n", "avx512bf16  no\n", "avx512      selected\n",
+                               "avx2        yes\n", "scalar      yes\n"}) {
         absl::StrAppendFormat(&want, "%-14s%s", MethodName(method), cell);
       }
     }

@@ -108,6 +108,15 @@ class Tiles {
   int rows_ = 0;
 };
 
+// The products of kernels whose operands are bf16 (docs/numerics.md: the order of additions).
+struct Bf16Products {
+  template <int kAccumulator, int kA, int kB>
+  static void Multiply() {
+    __asm__ volatile("tdpbf16ps %%tmm%c2, %%tmm%c1, %%tmm%c0" ::"i"(kAccumulator), "i"(kA),
+                     "i"(kB));
+  }
+};
+
 // The accumulators of panel kPanel and all after it: zero, or as they were left in `out`.
 template <int kRowTiles, int kPanels, int kPanel = 0>
 inline void StartSums(const AmxBlock& block) {

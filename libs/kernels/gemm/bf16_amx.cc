@@ -11,14 +11,8 @@ namespace {
 
 // Per tile of 32 k: even k, odd k, each ascending and fused; then their sum is added to the
 // element's. The tiles hold the results, so nothing is left to do with them.
-struct Kernel {
+struct Kernel : Bf16Products {
   static int32_t RowOffset(const uint8_t*, size_t) { return 0; }
-
-  template <int kAccumulator, int kA, int kB>
-  static void Multiply() {
-    __asm__ volatile("tdpbf16ps %%tmm%c2, %%tmm%c1, %%tmm%c0" ::"i"(kAccumulator), "i"(kA),
-                     "i"(kB));
-  }
 
   static void Finish(const AmxBlock&, int) {}
 };

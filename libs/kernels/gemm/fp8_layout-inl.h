@@ -31,6 +31,9 @@ constexpr size_t Fp8BlockHeader(Fp8Scales scales) {
   return scales == Fp8Scales::kRows ? 0 : kFp8ScaleBytes;
 }
 
+// How far ahead of the codes being widened the next ones are asked for: a block and a half.
+constexpr size_t kFp8Ahead = 3 * 1024;
+
 // Groups of 32 k, the last padded with zeros.
 constexpr size_t Fp8Groups(size_t k) { return (k + kFp8GroupK - 1) / kFp8GroupK; }
 constexpr size_t Fp8GroupsOfBlock(size_t k, size_t block) {

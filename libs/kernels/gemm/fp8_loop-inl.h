@@ -25,8 +25,6 @@ namespace {
 // Activation rows that stay in L2 while all panels pass over them; the more, the less widening.
 constexpr size_t kFp8ChunkBytes = 512 * 1024;
 constexpr size_t kFp8MaxChunkRows = 128;
-// How far ahead of the codes being widened the next ones are asked for: a block and a half.
-constexpr size_t kFp8Ahead = 3 * 1024;
 
 // Rows of activations meet a block.
 template <typename Weights>
