@@ -221,6 +221,20 @@ json TokenizerConfigJson(const Vocabulary& vocabulary, GgufFields& fields) {
   return config;
 }
 
+// A gateway takes the tokens off the end of an answer that this file names, and no others.
+json GenerationConfigJson(const Vocabulary& vocabulary, GgufFields& fields) {
+  json stops = json::array();
+  for (const char* key : {"tokenizer.ggml.eos_token_id", "tokenizer.ggml.eot_token_id",
+                          "tokenizer.ggml.eom_token_id"}) {
+    const std::optional<int64_t> id = TokenId(key, vocabulary, fields);
+    if (id && std::find(stops.begin(), stops.end(), *id) == stops.end()) stops.push_back(*id);
+  }
+  json config = {{"eos_token_id", stops}};
+  const std::optional<int64_t> bos = TokenId("tokenizer.ggml.bos_token_id", vocabulary, fields);
+  if (bos) config["bos_token_id"] = *bos;
+  return config;
+}
+
 // Text of a file may be no UTF-8, which JSON cannot carry.
 absl::StatusOr<std::string> Dump(const json& document, const GgufMetadata& metadata) {
   try {
@@ -243,6 +257,7 @@ absl::StatusOr<TokenizerFiles> ReadGgufTokenizer(const GgufMetadata& metadata) {
   ATELIER_ASSIGN_OR_RETURN(const PreTokenizer* pre, FindPreTokenizer(fields));
   ATELIER_ASSIGN_OR_RETURN(const Vocabulary vocabulary, ReadVocabulary(fields));
   const json config = TokenizerConfigJson(vocabulary, fields);
+  const json generation = GenerationConfigJson(vocabulary, fields);
   const std::optional<int64_t> bos = TokenId("tokenizer.ggml.bos_token_id", vocabulary, fields);
   ATELIER_RETURN_IF_ERROR(fields.status());
   const bool adds_bos = config["add_bos_token"].get<bool>();
@@ -251,6 +266,7 @@ absl::StatusOr<TokenizerFiles> ReadGgufTokenizer(const GgufMetadata& metadata) {
       files["tokenizer.json"],
       Dump(TokenizerJson(vocabulary, *pre, adds_bos ? bos : std::nullopt), metadata));
   ATELIER_ASSIGN_OR_RETURN(files["tokenizer_config.json"], Dump(config, metadata));
+  ATELIER_ASSIGN_OR_RETURN(files["generation_config.json"], Dump(generation, metadata));
   return files;
 }
 

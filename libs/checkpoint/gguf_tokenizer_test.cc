@@ -69,6 +69,17 @@ TEST_F(GgufTokenizer, BecomesHuggingFacesFiles) {
   EXPECT_EQ(config["added_tokens_decoder"]["4"]["content"], "<tool>");
 }
 
+TEST_F(GgufTokenizer, NamesEveryStopTokenOnce) {
+  GgufWriter writer = Usual();
+  writer.Add("tokenizer.ggml.tokens", kTokens);
+  writer.Add("tokenizer.ggml.eos_token_id", 3);
+  writer.Add("tokenizer.ggml.eot_token_id", 4);
+  writer.Add("tokenizer.ggml.eom_token_id", 4);
+  ATELIER_ASSERT_OK_AND_ASSIGN(const TokenizerFiles files, Read(writer));
+  const json config = json::parse(files.at("generation_config.json"));
+  EXPECT_EQ(config["eos_token_id"], json({3, 4}));
+}
+
 TEST_F(GgufTokenizer, SplitsAsItsPreTokenizerSays) {
   for (const auto& [pre, digits] : std::map<std::string, std::string>{
            {"glm4", "\\p{N}{1,3}"}, {"chatglm-bpe", "\\p{N}{1,3}"}, {"smollm", ""}}) {
