@@ -112,8 +112,8 @@ absl::Status CivetObservabilityServer::Listen() {
   // Connections are not kept: a few idle scrapers would otherwise hold every thread and starve the
   // kubelet's probes.
   const char* settings[] = {
-      "listening_ports",    address.c_str(), "num_threads", "4", "enable_keep_alive", "no",
-      "request_timeout_ms", "5000",          nullptr};
+      "listening_ports",    address.c_str(), "num_threads", "16", "enable_keep_alive", "no",
+      "request_timeout_ms", "2000",          nullptr};
   mg_callbacks callbacks{};
   callbacks.log_message = OnLog;
   context_ = mg_start(&callbacks, &start_log_, settings);

@@ -94,8 +94,11 @@ absl::StatusOr<WorkerService::Served> Worker::DescribeServed() const {
   const ModelConfig& config = checkpoint_->config();
   const absl::StatusOr<std::vector<ShardPlan>> planned =
       PlanShards(config, {options_.Shard(config.moe.num_experts)}, methods_);
-  ATELIER_RETURN_IF_ERROR(
-      NameFlags(planned.status(), {{"experts ", "--experts="}, {"slice ", "--shard-slice="}}));
+  ATELIER_RETURN_IF_ERROR(NameFlags(
+      planned.status(),
+      {{"experts ", "--experts="},
+       {"slice ", "--shard-slice="},
+       {"weight matrix ", absl::StrCat("--method=", options_.method, ": weight matrix ")}}));
   WorkerService::Served served;
   WorkerDescription& description = served.description;
   description.version = std::string(Version());

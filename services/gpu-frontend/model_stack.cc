@@ -118,7 +118,8 @@ EngineOptions EngineOptionsFor(const FrontendOptions& options, const ModelConfig
   engine.prefix_cache = !options.disable_prefix_cache;
   engine.kv_cache_bytes = graph.kv_cache_bytes;
   for (const int64_t id : config.eos_token_ids) {
-    engine.eos_token_ids.push_back(static_cast<int32_t>(id));
+    // One beyond the vocabulary never occurs.
+    if (id < config.vocab_size) engine.eos_token_ids.push_back(static_cast<int32_t>(id));
   }
   engine.seed = options.random_seed >= 0 ? static_cast<uint64_t>(options.random_seed)
                                          : uint64_t{std::random_device()()};

@@ -148,4 +148,7 @@ def test_gateway_without_the_files_fetches_the_tokenizer(shared, model, smg, bui
 def test_observability_endpoints(shared):
     assert http_status(f"{shared.metrics_url}/healthz") == 200
     assert http_status(f"{shared.metrics_url}/readyz") == 200
-    assert shared.metric("atelier_frontend_kv_cache_usage_ratio") >= 0
+    with urllib.request.urlopen(f"{shared.metrics_url}/metrics", timeout=10) as response:
+        text = response.read().decode()
+    for name in ("kv_cache_usage_ratio", "time_to_first_token_seconds", "inter_token_latency_seconds", "queue"):
+        assert f"\natelier_frontend_{name}" in text, name
