@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "libs/transport/grpc_tuning.h"
 #include "libs/transport/status_codes.h"
 
 namespace atelier {
@@ -19,7 +20,19 @@ std::shared_ptr<ClientStream> ClientStream::Open(absl::FunctionRef<void(ClientSt
   return stream;
 }
 
-void ClientStream::Send(uint64_t id, grpc::ByteBuffer message) {
+CallStream::Limits ClientStream::limits() const { return {kMaxMessageBytes, kMaxMessageBytes}; }
+
+absl::Status ClientStream::Send(const CallMessage& message) {
+  const GrpcEncodedForward::Head head{message.id, message.epoch, message.timeout_us};
+  Write(message.id, message.request->Message(head, message.row_begin, message.row_end));
+  return absl::OkStatus();
+}
+
+void ClientStream::Cancel(uint64_t id) {
+  if (!Withdraw(id)) Write(id, CancelMessage(id));
+}
+
+void ClientStream::Write(uint64_t id, grpc::ByteBuffer message) {
   absl::MutexLock lock(&mutex_);
   if (closed_) return;
   writes_.push_back({id, std::move(message)});
@@ -42,7 +55,9 @@ void ClientStream::OnReadInitialMetadataDone(bool ok) {
 
 void ClientStream::OnReadDone(bool ok) {
   if (ok) {
-    observer_.OnResponse(std::move(incoming_));
+    observer_.OnAnswer(incoming_.id(), [this](const ExpectedSums& expected) {
+      return DecodeForwardReply(std::move(incoming_), expected);
+    });
     incoming_.Clear();
     StartRead(&incoming_);
     return;

@@ -10,31 +10,23 @@
 #include "grpcpp/impl/codegen/proto_utils.h"
 #include "grpcpp/support/byte_buffer.h"
 #include "grpcpp/support/client_callback.h"
+#include "libs/transport/call_stream.h"
 #include "proto/atelier/v1/expert.pb.h"
 
 namespace atelier {
 
-// The client's end of one ForwardStream. Thread-safe. The observer must live until OnStreamDone.
-class ClientStream final : public grpc::ClientBidiReactor<grpc::ByteBuffer, v1::ForwardResponse> {
+// One ForwardStream of gRPC. The observer must live until OnStreamDone.
+class ClientStream final : public CallStream,
+                           public grpc::ClientBidiReactor<grpc::ByteBuffer, v1::ForwardResponse> {
  public:
-  // Called from gRPC's threads; OnResponse never concurrently, OnStreamDone last.
-  class Observer {
-   public:
-    virtual ~Observer() = default;
-    virtual void OnStreamReady() = 0;
-    virtual void OnResponse(v1::ForwardResponse response) = 0;
-    // OK when the worker ended the stream in order.
-    virtual void OnStreamDone(const absl::Status& status) = 0;
-  };
 
   // `bind` attaches the stream to a call that has not started.
   static std::shared_ptr<ClientStream> Open(absl::FunctionRef<void(ClientStream&)> bind,
                                             Observer& observer);
 
-  // Dropped when the stream has ended.
-  void Send(uint64_t id, grpc::ByteBuffer message);
-  // Takes back a message that has not begun to leave; false if it has.
-  bool Withdraw(uint64_t id);
+  Limits limits() const override;
+  absl::Status Send(const CallMessage& message) override;
+  void Cancel(uint64_t id) override;
 
  private:
   struct Outgoing {
@@ -43,6 +35,10 @@ class ClientStream final : public grpc::ClientBidiReactor<grpc::ByteBuffer, v1::
   };
 
   explicit ClientStream(Observer& observer) : observer_(observer) {}
+
+  void Write(uint64_t id, grpc::ByteBuffer message);
+  // Takes back a message that has not begun to leave; false if it has.
+  bool Withdraw(uint64_t id);
 
   void OnReadInitialMetadataDone(bool ok) override;
   void OnReadDone(bool ok) override;

@@ -93,4 +93,9 @@ void ConnectionCall::Abandon() {
   }
 }
 
+bool ConnectionCall::IsOver() const {
+  absl::MutexLock lock(&mutex_);
+  return state_ == State::kOver;
+}
+
 }  // namespace atelier

@@ -22,6 +22,7 @@ class ConnectionCall {
                  WorkerConnection::DoneCallback done);
 
   const GrpcEncodedForward& request() const { return *request_; }
+  const std::shared_ptr<const GrpcEncodedForward>& shared_request() const { return request_; }
   absl::Time deadline() const { return deadline_; }
 
   // Before the first part is sent.
@@ -33,6 +34,8 @@ class ConnectionCall {
   void Fail(const absl::Status& status);
   // No callback from now on; waits for one that runs, unless called from inside it.
   void Abandon();
+  // Answered or abandoned: no callback runs or will.
+  bool IsOver() const;
 
  private:
   enum class State { kPending, kAnswering, kOver };
@@ -45,7 +48,7 @@ class ConnectionCall {
   std::vector<int> shards_;
   int num_parts_ = 1;
 
-  absl::Mutex mutex_;
+  mutable absl::Mutex mutex_;
   State state_ ABSL_GUARDED_BY(mutex_) = State::kPending;
   std::thread::id answering_ ABSL_GUARDED_BY(mutex_);
   WorkerConnection::DoneCallback done_ ABSL_GUARDED_BY(mutex_);

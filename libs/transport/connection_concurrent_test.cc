@@ -16,6 +16,7 @@
 #include "gtest/gtest.h"
 #include "libs/testing/fake_worker.h"
 #include "libs/testing/status_matchers.h"
+#include "libs/transport/client_stream.h"
 #include "libs/transport/codec.h"
 #include "libs/transport/grpc_worker_connection.h"
 
@@ -140,7 +141,7 @@ class LoopbackChannel final : public WorkerChannel {
     describing_ = std::thread([done = std::move(done)] { done(FakeDescription()); });
   }
   void CancelDescribe() override {}
-  std::shared_ptr<ClientStream> OpenStream(ClientStream::Observer& observer) override {
+  std::shared_ptr<CallStream> OpenStream(CallStream::Observer& observer) override {
     return ClientStream::Open([this](ClientStream& stream) { stream_.Bind(stream); }, observer);
   }
   void CancelStream() override { stream_.Cut(); }
@@ -182,7 +183,7 @@ class LoopbackNetwork {
       channel->Describe(timeout, std::move(done));
     }
     void CancelDescribe() override { channel->CancelDescribe(); }
-    std::shared_ptr<ClientStream> OpenStream(ClientStream::Observer& observer) override {
+    std::shared_ptr<CallStream> OpenStream(CallStream::Observer& observer) override {
       return channel->OpenStream(observer);
     }
     void CancelStream() override { channel->CancelStream(); }

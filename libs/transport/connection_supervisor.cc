@@ -92,7 +92,7 @@ absl::Status ConnectionCore::RunSession() {
     stream_ready_ = stream_done_ = suspicious_ = false;
     lost_ = absl::OkStatus();
   }
-  const std::shared_ptr<ClientStream> stream = session.OpenStream(*this);
+  const std::shared_ptr<CallStream> stream = session.OpenStream(*this);
   {
     absl::MutexLock lock(&mutex_);
     stream_ = stream;

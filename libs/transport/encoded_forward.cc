@@ -79,6 +79,15 @@ int64_t GrpcEncodedForward::row_bytes() const {
          static_cast<int64_t>(top_k_) * static_cast<int64_t>(sizeof(int32_t) + sizeof(float));
 }
 
+GrpcEncodedForward::Tensors GrpcEncodedForward::Rows(int row_begin, int row_end) const {
+  const auto part = [&](const grpc::Slice& tensor) {
+    const size_t row = num_tokens_ == 0 ? 0 : tensor.size() / static_cast<size_t>(num_tokens_);
+    return absl::MakeConstSpan(tensor.begin() + row * static_cast<size_t>(row_begin),
+                               row * static_cast<size_t>(row_end - row_begin));
+  };
+  return {part(hidden_), part(expert_ids_), part(router_weights_)};
+}
+
 grpc::ByteBuffer GrpcEncodedForward::Message(const Head& head, int row_begin, int row_end) const {
   v1::ForwardRequest scalars;
   scalars.set_id(head.id);

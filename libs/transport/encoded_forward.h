@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <string>
 
+#include "absl/types/span.h"
 #include "grpcpp/support/byte_buffer.h"
 #include "grpcpp/support/slice.h"
 #include "libs/transport/worker_connection.h"
@@ -25,7 +26,18 @@ class GrpcEncodedForward final : public EncodedForward {
   // A serialised v1.ForwardRequest of rows [row_begin, row_end).
   grpc::ByteBuffer Message(const Head& head, int row_begin, int row_end) const;
 
+  // The same rows as plain bytes, for a transport that copies them itself.
+  struct Tensors {
+    absl::Span<const uint8_t> hidden;
+    absl::Span<const uint8_t> expert_ids;
+    absl::Span<const uint8_t> router_weights;
+  };
+  Tensors Rows(int row_begin, int row_end) const;
+
   int layer() const { return layer_; }
+  int top_k() const { return top_k_; }
+  CallPriority priority() const { return priority_; }
+  const std::string& model_digest() const { return model_digest_; }
   int num_tokens() const { return num_tokens_; }
   int hidden_size() const { return hidden_size_; }
   DType output_dtype() const { return output_dtype_; }

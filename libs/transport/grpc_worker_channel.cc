@@ -5,6 +5,7 @@
 #include "grpcpp/channel.h"
 #include "grpcpp/create_channel.h"
 #include "grpcpp/security/credentials.h"
+#include "libs/transport/client_stream.h"
 #include "libs/transport/codec.h"
 #include "libs/transport/grpc_deadline.h"
 #include "libs/transport/grpc_tuning.h"
@@ -47,7 +48,7 @@ class GrpcWorkerChannel final : public WorkerChannel {
     if (describe_ != nullptr) describe_->context.TryCancel();
   }
 
-  std::shared_ptr<ClientStream> OpenStream(ClientStream::Observer& observer) override {
+  std::shared_ptr<CallStream> OpenStream(CallStream::Observer& observer) override {
     stream_context_ = std::make_unique<grpc::ClientContext>();
     return ClientStream::Open(
         [this](ClientStream& stream) {

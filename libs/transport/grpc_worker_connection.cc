@@ -7,7 +7,6 @@
 #include "absl/strings/str_cat.h"
 #include "libs/base/check.h"
 #include "libs/base/status_macros.h"
-#include "libs/transport/grpc_tuning.h"
 #include "libs/transport/status_codes.h"
 
 namespace atelier {
@@ -18,6 +17,8 @@ class Handle final : public ForwardInFlight {
   Handle(std::shared_ptr<ConnectionCore> core, std::shared_ptr<ConnectionCall> call)
       : core_(std::move(core)), call_(std::move(call)) {}
   ~Handle() override { core_->Abandon(*call_); }
+
+  void AwaitBriefly() override { core_->AwaitBriefly(*call_); }
 
  private:
   const std::shared_ptr<ConnectionCore> core_;
@@ -96,18 +97,20 @@ absl::Status ConnectionCore::PlanLocked(ConnectionCall& call, int* rows_per_part
         absl::StrCat("it holds no experts of layer ", request.layer()));
   }
   const WorkerLimits& limits = peer_->description.limits;
-  const int64_t max_bytes = limits.max_message_bytes > 0
-                                ? std::min(limits.max_message_bytes, kMaxMessageBytes)
-                                : kMaxMessageBytes;
+  const CallStream::Limits ours = stream_->limits();
+  const auto within = [&](int64_t bytes) {
+    return limits.max_message_bytes > 0 ? std::min(limits.max_message_bytes, bytes) : bytes;
+  };
   const int64_t answer_row_bytes = static_cast<int64_t>(request.hidden_size()) *
                                    static_cast<int64_t>(DTypeBytes(request.output_dtype())) *
                                    static_cast<int64_t>(shards->second.size());
-  int64_t rows = max_bytes / std::max(request.row_bytes(), answer_row_bytes);
+  int64_t rows = std::min(within(ours.request_bytes) / request.row_bytes(),
+                          within(ours.answer_bytes) / std::max<int64_t>(answer_row_bytes, 1));
   if (limits.max_tokens_per_call > 0) rows = std::min<int64_t>(rows, limits.max_tokens_per_call);
   if (rows < 1) {
     return absl::ResourceExhaustedError(absl::StrCat(
-        "max_message_bytes=", limits.max_message_bytes, " is too small for one row of ",
-        std::max(request.row_bytes(), answer_row_bytes), " bytes"));
+        "a message of max_message_bytes=", limits.max_message_bytes, " to this worker has no room "
+        "for one row of ", request.row_bytes(), " bytes, or ", answer_row_bytes, " of its sums"));
   }
   const int total = request.num_tokens();
   *rows_per_part = static_cast<int>(std::min<int64_t>(rows, std::max(total, 1)));
@@ -117,7 +120,7 @@ absl::Status ConnectionCore::PlanLocked(ConnectionCall& call, int* rows_per_part
 
 void ConnectionCore::Start(const std::shared_ptr<ConnectionCall>& call) {
   std::vector<std::pair<uint64_t, InFlightTable::Part>> parts;
-  std::shared_ptr<ClientStream> stream;
+  std::shared_ptr<CallStream> stream;
   absl::Status status;
   uint64_t epoch = 0;
   {
@@ -138,13 +141,24 @@ void ConnectionCore::Start(const std::shared_ptr<ConnectionCall>& call) {
     }
   }
   if (!status.ok()) return call->Fail(Named(status));
-  for (const auto& [id, part] : parts) stream->Send(id, MessageOf(part, id, epoch));
+  const uint64_t timeout_us = MicrosUntil(call->deadline(), clock_.Now());
+  for (const auto& [id, part] : parts) {
+    status = stream->Send(
+        {id, epoch, timeout_us, call->shared_request(), part.row_begin, part.row_end});
+    if (!status.ok()) break;
+  }
+  if (status.ok()) return;
+  call->Fail(Named(status));
+  CancelOnWorker(in_flight_.Remove(*call));
 }
 
-grpc::ByteBuffer ConnectionCore::MessageOf(const InFlightTable::Part& part, uint64_t id,
-                                           uint64_t epoch) {
-  const GrpcEncodedForward::Head head{id, epoch, MicrosUntil(part.call->deadline(), clock_.Now())};
-  return part.call->request().Message(head, part.row_begin, part.row_end);
+void ConnectionCore::AwaitBriefly(const ConnectionCall& call) {
+  std::shared_ptr<CallStream> stream;
+  {
+    absl::MutexLock lock(&mutex_);
+    stream = stream_;
+  }
+  if (stream != nullptr) stream->AwaitBriefly([&call] { return call.IsOver(); });
 }
 
 void ConnectionCore::Abandon(ConnectionCall& call) {
@@ -154,15 +168,13 @@ void ConnectionCore::Abandon(ConnectionCall& call) {
 
 void ConnectionCore::CancelOnWorker(const std::vector<uint64_t>& ids) {
   if (ids.empty()) return;
-  std::shared_ptr<ClientStream> stream;
+  std::shared_ptr<CallStream> stream;
   {
     absl::MutexLock lock(&mutex_);
     stream = stream_;
   }
   if (stream == nullptr) return;
-  for (const uint64_t id : ids) {
-    if (!stream->Withdraw(id)) stream->Send(id, CancelMessage(id));
-  }
+  for (const uint64_t id : ids) stream->Cancel(id);
 }
 
 void ConnectionCore::ExpireCalls() {
@@ -179,15 +191,15 @@ void ConnectionCore::OnStreamReady() {
   WakeLocked();
 }
 
-void ConnectionCore::OnResponse(v1::ForwardResponse response) {
-  const std::optional<InFlightTable::Part> part = in_flight_.Take(response.id());
+void ConnectionCore::OnAnswer(uint64_t id,
+                              absl::FunctionRef<ForwardReply(const ExpectedSums&)> decode) {
+  const std::optional<InFlightTable::Part> part = in_flight_.Take(id);
   {
     absl::MutexLock lock(&mutex_);
     ++responses_;
   }
   if (!part.has_value()) return;
-  ForwardReply reply = DecodeForwardReply(std::move(response),
-                                          part->call->ExpectedOf(part->row_begin, part->row_end));
+  ForwardReply reply = decode(part->call->ExpectedOf(part->row_begin, part->row_end));
   if (absl::IsUnavailable(reply.status) || absl::IsFailedPrecondition(reply.status)) {
     absl::MutexLock lock(&mutex_);
     suspicious_ = true;

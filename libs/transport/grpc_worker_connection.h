@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "absl/synchronization/mutex.h"
-#include "libs/transport/client_stream.h"
+#include "libs/transport/call_stream.h"
 #include "libs/transport/in_flight_table.h"
 #include "libs/transport/worker_channel.h"
 #include "libs/transport/worker_connection.h"
@@ -18,7 +18,7 @@ namespace atelier {
 
 // What a connection and the handles of its calls share. One thread of its own opens sessions, one
 // after the other, enforces deadlines and sends heartbeats. Thread-safe.
-class ConnectionCore final : public ClientStream::Observer {
+class ConnectionCore final : public CallStream::Observer {
  public:
   ConnectionCore(const std::string& address, Clock& clock, const Logger& logger,
                  WorkerConnection::StateCallback on_state, WorkerChannelFactory open_channel);
@@ -31,6 +31,8 @@ class ConnectionCore final : public ClientStream::Observer {
   void Start(const std::shared_ptr<ConnectionCall>& call);
   // The callback will not run any more, and the worker is told.
   void Abandon(ConnectionCall& call);
+  // As ForwardInFlight::AwaitBriefly.
+  void AwaitBriefly(const ConnectionCall& call);
 
  private:
   // A worker as it described itself.
@@ -40,7 +42,8 @@ class ConnectionCore final : public ClientStream::Observer {
   };
 
   void OnStreamReady() override;
-  void OnResponse(v1::ForwardResponse response) override;
+  void OnAnswer(uint64_t id,
+                absl::FunctionRef<ForwardReply(const ExpectedSums&)> decode) override;
   void OnStreamDone(const absl::Status& status) override;
 
   // The supervising thread's steps; each returns why the worker is not, or no longer, usable.
@@ -61,7 +64,6 @@ class ConnectionCore final : public ClientStream::Observer {
 
   absl::Status PlanLocked(ConnectionCall& call, int* rows_per_part)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  grpc::ByteBuffer MessageOf(const InFlightTable::Part& part, uint64_t id, uint64_t epoch);
   void ExpireCalls();
   void CancelOnWorker(const std::vector<uint64_t>& ids);
   absl::Status Named(const absl::Status& status) const;
@@ -80,7 +82,7 @@ class ConnectionCore final : public ClientStream::Observer {
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
   bool wake_requested_ ABSL_GUARDED_BY(mutex_) = false;
   absl::Time sleeping_until_ ABSL_GUARDED_BY(mutex_) = absl::InfinitePast();
-  std::shared_ptr<ClientStream> stream_ ABSL_GUARDED_BY(mutex_);  // null = no stream
+  std::shared_ptr<CallStream> stream_ ABSL_GUARDED_BY(mutex_);  // null = no stream
   bool stream_ready_ ABSL_GUARDED_BY(mutex_) = false;
   bool stream_done_ ABSL_GUARDED_BY(mutex_) = false;
   absl::Status lost_ ABSL_GUARDED_BY(mutex_);        // why the stream ended

@@ -6,7 +6,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
-#include "libs/transport/client_stream.h"
+#include "libs/transport/call_stream.h"
 #include "libs/transport/worker_protocol.h"
 
 namespace atelier {
@@ -24,7 +24,7 @@ class WorkerChannel {
   virtual void CancelDescribe() = 0;
 
   // Once. The observer must live until its OnStreamDone, which comes soon after a CancelStream.
-  virtual std::shared_ptr<ClientStream> OpenStream(ClientStream::Observer& observer) = 0;
+  virtual std::shared_ptr<CallStream> OpenStream(CallStream::Observer& observer) = 0;
   virtual void CancelStream() = 0;
 };
 

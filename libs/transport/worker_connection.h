@@ -38,6 +38,11 @@ std::shared_ptr<const EncodedForward> EncodeForward(const ForwardEncoding& encod
 class ForwardInFlight {
  public:
   virtual ~ForwardInFlight() = default;
+
+  // For one who is about to wait: looks for the answer on this thread for a moment, which spares
+  // the hand-over from a transport's thread. `done` may run inside. Returns soon, answered or not;
+  // at once where the transport gains nothing from it.
+  virtual void AwaitBriefly() {}
 };
 
 // One client's way to one worker, whatever the transport: today gRPC (TCP or a Unix socket), one

@@ -52,7 +52,7 @@ absl::StatusOr<WorkerDescription> WorkerSession::TakeDescription() {
   return std::move(describe->answer);
 }
 
-std::shared_ptr<ClientStream> WorkerSession::OpenStream(ClientStream::Observer& observer) {
+std::shared_ptr<CallStream> WorkerSession::OpenStream(CallStream::Observer& observer) {
   return channel_->OpenStream(observer);
 }
 

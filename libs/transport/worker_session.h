@@ -5,7 +5,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
-#include "libs/transport/client_stream.h"
+#include "libs/transport/call_stream.h"
 #include "libs/transport/worker_channel.h"
 #include "libs/transport/worker_protocol.h"
 
@@ -31,7 +31,7 @@ class WorkerSession {
   absl::StatusOr<WorkerDescription> TakeDescription();
 
   // Once. The observer must live until its OnStreamDone.
-  std::shared_ptr<ClientStream> OpenStream(ClientStream::Observer& observer);
+  std::shared_ptr<CallStream> OpenStream(CallStream::Observer& observer);
   // Ends the stream, if one was opened: OnStreamDone follows soon.
   void CancelStream();
 
