@@ -19,7 +19,6 @@ namespace atelier {
 class ClientStream final : public CallStream,
                            public grpc::ClientBidiReactor<grpc::ByteBuffer, v1::ForwardResponse> {
  public:
-
   // `bind` attaches the stream to a call that has not started.
   static std::shared_ptr<ClientStream> Open(absl::FunctionRef<void(ClientStream&)> bind,
                                             Observer& observer);

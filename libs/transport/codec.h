@@ -7,6 +7,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "libs/transport/forward_fields.h"
 #include "libs/transport/worker_protocol.h"
 #include "proto/atelier/v1/control.pb.h"
 #include "proto/atelier/v1/expert.pb.h"
@@ -16,13 +17,6 @@
 // names the field and the values.
 
 namespace atelier {
-
-// What a request's shapes are checked against.
-struct ForwardShape {
-  int hidden_size = 0;          // H
-  int num_experts = 0;          // E
-  int max_tokens_per_call = 0;  // T may be 0 … this
-};
 
 // Views into `message`, which the result keeps (a tensor whose bytes are misaligned is copied).
 // `deadline` is left infinite: see RequestTimeout. INVALID_ARGUMENT otherwise.

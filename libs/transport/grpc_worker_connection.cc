@@ -108,9 +108,11 @@ absl::Status ConnectionCore::PlanLocked(ConnectionCall& call, int* rows_per_part
                           within(ours.answer_bytes) / std::max<int64_t>(answer_row_bytes, 1));
   if (limits.max_tokens_per_call > 0) rows = std::min<int64_t>(rows, limits.max_tokens_per_call);
   if (rows < 1) {
-    return absl::ResourceExhaustedError(absl::StrCat(
-        "a message of max_message_bytes=", limits.max_message_bytes, " to this worker has no room "
-        "for one row of ", request.row_bytes(), " bytes, or ", answer_row_bytes, " of its sums"));
+    return absl::ResourceExhaustedError(
+        absl::StrCat("a message of max_message_bytes=", limits.max_message_bytes,
+                     " to this worker has no room "
+                     "for one row of ",
+                     request.row_bytes(), " bytes, or ", answer_row_bytes, " of its sums"));
   }
   const int total = request.num_tokens();
   *rows_per_part = static_cast<int>(std::min<int64_t>(rows, std::max(total, 1)));
@@ -143,8 +145,8 @@ void ConnectionCore::Start(const std::shared_ptr<ConnectionCall>& call) {
   if (!status.ok()) return call->Fail(Named(status));
   const uint64_t timeout_us = MicrosUntil(call->deadline(), clock_.Now());
   for (const auto& [id, part] : parts) {
-    status = stream->Send(
-        {id, epoch, timeout_us, call->shared_request(), part.row_begin, part.row_end});
+    status =
+        stream->Send({id, epoch, timeout_us, call->shared_request(), part.row_begin, part.row_end});
     if (!status.ok()) break;
   }
   if (status.ok()) return;

@@ -42,8 +42,7 @@ class ConnectionCore final : public CallStream::Observer {
   };
 
   void OnStreamReady() override;
-  void OnAnswer(uint64_t id,
-                absl::FunctionRef<ForwardReply(const ExpectedSums&)> decode) override;
+  void OnAnswer(uint64_t id, absl::FunctionRef<ForwardReply(const ExpectedSums&)> decode) override;
   void OnStreamDone(const absl::Status& status) override;
 
   // The supervising thread's steps; each returns why the worker is not, or no longer, usable.
