@@ -50,12 +50,12 @@ grpc::Slice CopyRows(const void* data, size_t row_bytes, int num_tokens,
   return copy;
 }
 
+}  // namespace
+
 v1::DType WireDType(DType dtype) {
   ATELIER_CHECK(dtype == DType::kF32 || dtype == DType::kBF16);
   return dtype == DType::kBF16 ? v1::DTYPE_BF16 : v1::DTYPE_FP32;
 }
-
-}  // namespace
 
 GrpcEncodedForward::GrpcEncodedForward(const ForwardEncoding& e)
     : layer_(e.layer),

@@ -7,6 +7,7 @@
 #include "grpcpp/support/byte_buffer.h"
 #include "grpcpp/support/slice.h"
 #include "libs/transport/worker_connection.h"
+#include "proto/atelier/v1/expert.pb.h"
 
 namespace atelier {
 
@@ -56,6 +57,9 @@ class GrpcEncodedForward final : public EncodedForward {
   grpc::Slice expert_ids_;      // [T, k] int32
   grpc::Slice router_weights_;  // [T, k] fp32
 };
+
+// REQUIRES: kF32 or kBF16.
+v1::DType WireDType(DType dtype);
 
 // A serialised v1.ForwardRequest that cancels request `id`.
 grpc::ByteBuffer CancelMessage(uint64_t id);

@@ -7,20 +7,11 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/synchronization/mutex.h"
 #include "grpcpp/support/server_callback.h"
-#include "libs/base/clock.h"
 #include "libs/transport/codec.h"
+#include "libs/transport/forward_serving.h"
 #include "libs/transport/worker_protocol.h"
 
 namespace atelier {
-
-// What both ways to call Forward need. The handler and the clock outlive the server.
-struct ForwardServing {
-  WorkerHandler& handler;
-  Clock& clock;
-  ForwardShape shape;
-  absl::Duration default_timeout;
-  int64_t max_message_bytes = 0;
-};
 
 // The credit of one stream: it is not read while this much is in flight on it.
 inline constexpr int kMaxCallsPerStream = 1024;

@@ -4,9 +4,11 @@
 #include <limits>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "libs/base/check.h"
 #include "libs/base/status_macros.h"
+#include "libs/transport/shm_worker_channel.h"
 #include "libs/transport/status_codes.h"
 
 namespace atelier {
@@ -61,7 +63,9 @@ uint64_t MicrosUntil(absl::Time deadline, absl::Time now) {
 std::unique_ptr<WorkerConnection> WorkerConnection::Create(const std::string& address, Clock& clock,
                                                            const Logger& logger,
                                                            StateCallback on_state) {
-  return CreateConnection(address, clock, logger, std::move(on_state), OpenGrpcChannel);
+  const bool shared_memory = absl::StartsWith(address, kShmScheme);
+  return CreateConnection(address, clock, logger, std::move(on_state),
+                          shared_memory ? OpenShmChannel : OpenGrpcChannel);
 }
 
 std::unique_ptr<WorkerConnection> CreateConnection(const std::string& address, Clock& clock,

@@ -9,11 +9,6 @@ namespace {
 // gRPC refuses trailers above 8 KiB, and percent-encoding can triple a byte.
 constexpr size_t kMaxGrpcMessageBytes = 2000;
 
-absl::StatusCode CanonicalCode(int code) {
-  const bool known = code >= 0 && code <= static_cast<int>(absl::StatusCode::kUnauthenticated);
-  return known ? static_cast<absl::StatusCode>(code) : absl::StatusCode::kUnknown;
-}
-
 // What gRPC itself says, or fails to say, in our words; what a peer of ours says as it is.
 std::string PlainMessage(const grpc::Status& status) {
   const std::string& text = status.error_message();
@@ -37,6 +32,11 @@ std::string PlainMessage(const grpc::Status& status) {
 std::string Text(absl::string_view text) { return std::string(text.data(), text.size()); }
 
 }  // namespace
+
+absl::StatusCode CanonicalCode(int code) {
+  const bool known = code >= 0 && code <= static_cast<int>(absl::StatusCode::kUnauthenticated);
+  return known ? static_cast<absl::StatusCode>(code) : absl::StatusCode::kUnknown;
+}
 
 grpc::Status ToGrpcStatus(const absl::Status& status) {
   if (status.ok()) return grpc::Status::OK;

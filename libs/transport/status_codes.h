@@ -12,6 +12,8 @@ namespace atelier {
 // The one place where canonical codes cross between Abseil, gRPC and our own wire. Codes pass
 // unchanged; a number that is no canonical code becomes UNKNOWN. Messages for gRPC are cut to what
 // fits a trailer; gRPC's own ("Socket closed", an empty one) are put in words.
+absl::StatusCode CanonicalCode(int code);
+
 grpc::Status ToGrpcStatus(const absl::Status& status);
 absl::Status FromGrpcStatus(const grpc::Status& status);
 

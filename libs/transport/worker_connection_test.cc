@@ -7,6 +7,7 @@
 #include "libs/testing/fake_worker.h"
 #include "libs/testing/status_matchers.h"
 #include "libs/testing/temp_dir.h"
+#include "libs/transport/shm_worker_server.h"
 #include "libs/transport/worker_server.h"
 
 namespace atelier {
@@ -124,14 +125,37 @@ bool SameSums(const ForwardReply& a, const ForwardReply& b) {
   return true;
 }
 
-enum class Wire { kTcp, kUnix };
+enum class Wire { kTcp, kUnix, kShm };
 
 class ConnectionTest : public ::testing::TestWithParam<Wire> {
  protected:
   std::string ListenAddress() const {
-    return GetParam() == Wire::kTcp ? "127.0.0.1:0" : "unix:" + directory_.File("worker.sock");
+    if (GetParam() == Wire::kTcp) return "127.0.0.1:0";
+    return (GetParam() == Wire::kUnix ? "unix:" : "shm:") + directory_.File("worker.sock");
+  }
+  void StartShmServer(const std::string& address) {
+    ShmServerOptions options;
+    const WorkerDescription description = worker_.Describe();
+    options.path = address.substr(4);
+    options.num_slots = 64;
+    options.bytes_per_client = int64_t{16} << 20;
+    options.hidden_size = description.hidden_size;
+    options.num_experts = description.num_experts;
+    options.top_k = description.top_k;
+    absl::StatusOr<std::unique_ptr<ShmWorkerServer>> server =
+        ShmWorkerServer::Start(options, worker_, clock_, logger_);
+    ATELIER_ASSERT_OK(server);
+    shm_server_ = *std::move(server);
+    address_ = address;
+  }
+  void StopServer() {
+    if (server_ != nullptr) server_->Shutdown(absl::ZeroDuration());
+    if (shm_server_ != nullptr) shm_server_->Shutdown(absl::ZeroDuration());
   }
   void StartServer(const std::string& address) {
+    server_ = nullptr;
+    shm_server_ = nullptr;
+    if (GetParam() == Wire::kShm) return StartShmServer(address);
     absl::StatusOr<std::unique_ptr<WorkerServer>> server = WorkerServer::Start(
         FakeServerOptions(worker_.Describe(), address), worker_, clock_, logger_);
     ATELIER_ASSERT_OK(server);
@@ -145,7 +169,7 @@ class ConnectionTest : public ::testing::TestWithParam<Wire> {
   }
   void SetUp() override {
     StartServer(ListenAddress());
-    if (server_ != nullptr) Connect();
+    if (!address_.empty()) Connect();
   }
   void TearDown() override {
     connection_ = nullptr;
@@ -160,11 +184,15 @@ class ConnectionTest : public ::testing::TestWithParam<Wire> {
   int times_connected_ = 0;
   std::string address_;
   std::unique_ptr<WorkerServer> server_;
+  std::unique_ptr<ShmWorkerServer> shm_server_;
   std::unique_ptr<WorkerConnection> connection_;
 };
-INSTANTIATE_TEST_SUITE_P(Wires, ConnectionTest, ::testing::Values(Wire::kTcp, Wire::kUnix),
+INSTANTIATE_TEST_SUITE_P(Wires, ConnectionTest,
+                         ::testing::Values(Wire::kTcp, Wire::kUnix, Wire::kShm),
                          [](const auto& info) {
-                           return info.param == Wire::kTcp ? "Tcp" : "Unix";
+                           return info.param == Wire::kTcp    ? "Tcp"
+                                  : info.param == Wire::kUnix ? "Unix"
+                                                              : "Shm";
                          });
 
 TEST_P(ConnectionTest, AnswersWithTheWorkersSums) {
@@ -260,7 +288,7 @@ TEST_P(ConnectionTest, ALostWorkerFailsItsCallsAndIsFoundAgain) {
   worker_.Hold();
   Call call(*connection_, batch.Encoding(0));
   ASSERT_TRUE(worker_.AwaitCalls(1));
-  server_->Shutdown(absl::ZeroDuration());
+  StopServer();
   EXPECT_THAT(call.Await().status,
               StatusIs(absl::StatusCode::kUnavailable, HasSubstr("connection lost")));
   ASSERT_TRUE(states_.AwaitUsable(false));
@@ -273,7 +301,6 @@ TEST_P(ConnectionTest, ALostWorkerFailsItsCallsAndIsFoundAgain) {
   WorkerDescription restarted = FakeDescription();
   restarted.epoch = 2;
   worker_.SetDescription(restarted);
-  server_ = nullptr;
   StartServer(address_);
   ASSERT_TRUE(states_.AwaitTimesUsable(2));
   EXPECT_EQ(states_.last()->epoch, 2u);
@@ -333,7 +360,6 @@ TEST_P(ConnectionTest, SplitsByTheWorkersLimits) {
   for (const WorkerLimits limits :
        {WorkerLimits{7, int64_t{1} << 20, 64}, WorkerLimits{8192, 10 * 16 * 4 + 5, 64}}) {
     connection_ = nullptr;
-    server_ = nullptr;
     WorkerDescription description = FakeDescription();
     description.limits = limits;
     worker_.SetDescription(description);
