@@ -15,8 +15,9 @@ namespace atelier {
 namespace {
 
 absl::Status Bad(absl::string_view text, absl::string_view problem) {
-  return absl::InvalidArgumentError(absl::StrCat(
-      "address \"", text, "\": ", problem, "; use host:port, [v6]:port or unix:/absolute/path"));
+  return absl::InvalidArgumentError(
+      absl::StrCat("address \"", text, "\": ", problem,
+                   "; use host:port, [v6]:port, unix:/absolute/path or shm:/absolute/path"));
 }
 
 absl::StatusOr<Endpoint> ParseUnix(absl::string_view text, absl::string_view path) {
@@ -58,7 +59,7 @@ bool Endpoint::IsLoopback() const {
 }
 
 std::string Endpoint::ToString() const {
-  if (is_unix()) return absl::StrCat("unix:", unix_path);
+  if (is_unix()) return absl::StrCat(shared_memory ? "shm:" : "unix:", unix_path);
   const bool is_v6 = absl::StrContains(host, ':');
   return absl::StrCat(is_v6 ? "[" : "", host, is_v6 ? "]" : "", ":", port);
 }
@@ -66,6 +67,11 @@ std::string Endpoint::ToString() const {
 absl::StatusOr<Endpoint> ParseEndpoint(absl::string_view text) {
   absl::string_view rest = text;
   if (absl::ConsumePrefix(&rest, "unix:")) return ParseUnix(text, rest);
+  if (absl::ConsumePrefix(&rest, "shm:")) {
+    absl::StatusOr<Endpoint> endpoint = ParseUnix(text, rest);
+    if (endpoint.ok()) endpoint->shared_memory = true;
+    return endpoint;
+  }
   const size_t colon = text.rfind(':');
   if (colon == absl::string_view::npos) return Bad(text, "the port is missing");
   Endpoint endpoint;

@@ -17,7 +17,7 @@ namespace atelier {
 struct ClientMetrics;
 
 struct ClientOptions {
-  // "host:port", "[v6]:port" or "unix:/path". Order does not matter.
+  // "host:port", "[v6]:port", "unix:/path" or "shm:/path". Order does not matter.
   std::vector<std::string> workers;
   // How long Connect waits for every needed shard to be described.
   absl::Duration connect_timeout = absl::Seconds(30);

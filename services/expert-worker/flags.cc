@@ -97,6 +97,32 @@ FlagSection NetworkFlags(WorkerOptions* o) {
                   &o->ready_file)}};
 }
 
+FlagSection SharedMemoryFlags(WorkerOptions* o) {
+  return {
+      "Shared memory",
+      {StringFlag("shm-listen", "PATH",
+                  "Unix socket over which frontends on this host share memory with this worker "
+                  "(--workers=shm:PATH): microseconds a call instead of a hundred. Containers need "
+                  "to share only its folder. Off unless given.",
+                  &o->shm_listen),
+       ListFlag("shm-allow-uids", "UID,...",
+                "Users whose processes may connect there, by the kernel's word. Default: only the "
+                "user that this worker runs as.",
+                &o->shm_allow_uids),
+       IntFlag("shm-max-clients", "Clients that may be connected there; one more is refused.",
+               {1, 1024}, &o->shm_max_clients),
+       BytesFlag("shm-bytes-per-client",
+                 "Memory shared with each client, 1MiB to 64GiB; touched only as far as it is "
+                 "used. Larger batches go through it in turns.",
+                 &o->shm_bytes_per_client),
+       DurationFlag(
+           "shm-spin",
+           "How long either side looks for the next message before it sleeps, 0 to 10ms. "
+           "Shrinks by itself where looking does not pay; 0 = sleep at once, for CPUs that "
+           "others need.",
+           &o->shm_spin)}};
+}
+
 FlagSection ComputeFlags(WorkerOptions* o) {
   return {
       "Compute",
@@ -153,8 +179,8 @@ FlagSection ProcessFlags(WorkerOptions* o) {
 }  // namespace
 
 FlagTable WorkerFlags(WorkerOptions* options) {
-  return FlagTable(kUsage, {WeightFlags(options), NetworkFlags(options), ComputeFlags(options),
-                            LimitFlags(options), ProcessFlags(options)});
+  return FlagTable(kUsage, {WeightFlags(options), NetworkFlags(options), SharedMemoryFlags(options),
+                            ComputeFlags(options), LimitFlags(options), ProcessFlags(options)});
 }
 
 }  // namespace atelier

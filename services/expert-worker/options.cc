@@ -4,8 +4,10 @@
 #include <set>
 
 #include "absl/strings/ascii.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "libs/base/check.h"
 #include "libs/base/endpoint.h"
 #include "libs/base/log.h"
 #include "libs/base/status_macros.h"
@@ -37,6 +39,10 @@ absl::Status CheckListen(const WorkerOptions& options) {
   for (const std::string& address : options.listen) {
     const absl::StatusOr<Endpoint> endpoint = ParseEndpoint(address);
     ATELIER_RETURN_IF_ERROR(Of("--listen", endpoint.status()));
+    if (endpoint->shared_memory) {
+      return Invalid("--listen=", address,
+                     ": shared memory has a flag of its own, --shm-listen=", endpoint->unix_path);
+    }
     if (!endpoint->IsLoopback() && !options.insecure) {
       return Invalid("--listen=", address,
                      ": other machines reach this address, and this version has neither TLS nor "
@@ -47,6 +53,29 @@ absl::Status CheckListen(const WorkerOptions& options) {
     if (!any_port && !seen.insert(endpoint->ToString()).second) {
       return Invalid("--listen: ", address, " appears twice");
     }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckShm(const WorkerOptions& options) {
+  for (const std::string& uid : options.shm_allow_uids) {
+    uint32_t number = 0;
+    if (!absl::SimpleAtoi(uid, &number)) {
+      return Invalid("--shm-allow-uids=", uid, ": must be the number of a user, see id -u");
+    }
+  }
+  if (options.shm_listen.empty()) {
+    if (options.shm_allow_uids.empty()) return absl::OkStatus();
+    return Invalid("--shm-allow-uids: without --shm-listen there is nothing to allow");
+  }
+  ATELIER_RETURN_IF_ERROR(
+      Of("--shm-listen", ParseEndpoint(absl::StrCat("shm:", options.shm_listen)).status()));
+  ATELIER_RETURN_IF_ERROR(CheckRange("--shm-max-clients", options.shm_max_clients, 1, 1024));
+  ATELIER_RETURN_IF_ERROR(CheckRange("--shm-bytes-per-client", options.shm_bytes_per_client,
+                                     int64_t{1} << 20, int64_t{1} << 36));
+  if (options.shm_spin < absl::ZeroDuration() || options.shm_spin > absl::Milliseconds(10)) {
+    return Invalid("--shm-spin=", absl::FormatDuration(options.shm_spin),
+                   ": must be from 0 to 10ms");
   }
   return absl::OkStatus();
 }
@@ -101,6 +130,7 @@ absl::Status WorkerOptions::Validate() const {
   }
   ATELIER_RETURN_IF_ERROR(CheckShard(*this));
   ATELIER_RETURN_IF_ERROR(CheckListen(*this));
+  ATELIER_RETURN_IF_ERROR(CheckShm(*this));
   const absl::StatusOr<Endpoint> metrics = ParseEndpoint(metrics_address);
   ATELIER_RETURN_IF_ERROR(Of("--metrics-address", metrics.status()));
   if (metrics->is_unix()) {
@@ -131,16 +161,27 @@ ShardSpec WorkerOptions::Shard(int num_experts) const {
   return {{}, range.begin, range.end, slice.index, slice.count};
 }
 
+std::vector<uint32_t> WorkerOptions::ShmAllowUids() const {
+  std::vector<uint32_t> uids(shm_allow_uids.size());
+  for (size_t i = 0; i < uids.size(); ++i) {
+    ATELIER_CHECK(absl::SimpleAtoi(shm_allow_uids[i], &uids[i]));
+  }
+  return uids;
+}
+
 std::string WorkerOptions::ToString() const {
   return absl::StrCat(
       "model_path=", model_path, " shard_slice=", shard_slice,
       " experts=", experts.empty() ? "all" : experts, " skip_experts=", skip_experts,
       " method=", method, " store_dir=", store_dir, " populate=", populate,
-      " listen=", absl::StrJoin(listen, ","), " insecure=", insecure,
-      " metrics_address=", metrics_address, " ready_file=", ready_file, " numa_node=", numa_node,
-      " threads=", threads, " pin_threads=", pin_threads, " cpu_isa=", cpu_isa,
-      " max_queued_calls=", max_queued_calls, " max_queued_tokens=", max_queued_tokens,
-      " max_tokens_per_call=", max_tokens_per_call, " max_message_bytes=", max_message_bytes,
+      " listen=", absl::StrJoin(listen, ","), " shm_listen=", shm_listen,
+      " shm_allow_uids=", absl::StrJoin(shm_allow_uids, ","), " shm_max_clients=", shm_max_clients,
+      " shm_bytes_per_client=", shm_bytes_per_client, " shm_spin=", absl::FormatDuration(shm_spin),
+      " insecure=", insecure, " metrics_address=", metrics_address, " ready_file=", ready_file,
+      " numa_node=", numa_node, " threads=", threads, " pin_threads=", pin_threads,
+      " cpu_isa=", cpu_isa, " max_queued_calls=", max_queued_calls,
+      " max_queued_tokens=", max_queued_tokens, " max_tokens_per_call=", max_tokens_per_call,
+      " max_message_bytes=", max_message_bytes,
       " default_timeout=", absl::FormatDuration(default_timeout),
       " drain_timeout=", absl::FormatDuration(drain_timeout), " log_level=", log_level);
 }

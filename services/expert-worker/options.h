@@ -23,7 +23,13 @@ struct WorkerOptions {
   bool populate = false;            // reads all of them before serving
 
   std::vector<std::string> listen = {"127.0.0.1:7070"};  // at least one
-  bool insecure = false;                                 // allows addresses others reach
+  // Memory shared with clients on this host, over a Unix socket at this path; empty = off.
+  std::string shm_listen;
+  std::vector<std::string> shm_allow_uids;  // numbers; empty = this process's own user
+  int shm_max_clients = 16;
+  int64_t shm_bytes_per_client = int64_t{256} << 20;
+  absl::Duration shm_spin = absl::Microseconds(50);  // how long both sides look before they sleep
+  bool insecure = false;                             // allows addresses others reach
   std::string metrics_address = "127.0.0.1:9400";
   std::string ready_file;  // written once serving; empty = none
 
@@ -46,6 +52,7 @@ struct WorkerOptions {
   // REQUIRES: valid.
   std::optional<Method> RequestedMethod() const;  // nullopt = auto
   ShardSpec Shard(int num_experts) const;
+  std::vector<uint32_t> ShmAllowUids() const;
   std::string ToString() const;  // key=value of every option, for the start-up log
 };
 

@@ -50,6 +50,25 @@ TEST(WorkerOptions, EveryBadFieldIsNamedWithItsValue) {
          o.listen = {"localhost:1", "localhost:1"};
        },
        {"localhost:1 appears twice"}},
+      {[](O& o) { o.listen = {"shm:/a"}; }, {"--listen=shm:/a", "--shm-listen=/a"}},
+      {[](O& o) { o.shm_listen = "relative"; }, {"--shm-listen", "absolute"}},
+      {[](O& o) { o.shm_allow_uids = {"0"}; }, {"--shm-allow-uids", "without --shm-listen"}},
+      {[](O& o) { o.shm_allow_uids = {"root"}; }, {"--shm-allow-uids=root", "id -u"}},
+      {[](O& o) {
+         o.shm_listen = "/a";
+         o.shm_spin = absl::Milliseconds(11);
+       },
+       {"--shm-spin=11ms", "10ms"}},
+      {[](O& o) {
+         o.shm_listen = "/a";
+         o.shm_bytes_per_client = 1;
+       },
+       {"--shm-bytes-per-client=1", "1048576"}},
+      {[](O& o) {
+         o.shm_listen = "/a";
+         o.shm_max_clients = 0;
+       },
+       {"--shm-max-clients=0", "from 1"}},
       {[](O& o) { o.metrics_address = "here"; }, {"--metrics-address", "here"}},
       {[](O& o) { o.metrics_address = "unix:/a"; }, {"--metrics-address=unix:/a", "host:port"}},
       {[](O& o) { o.numa_node = -2; }, {"--numa-node=-2", "-1 to 1023"}},

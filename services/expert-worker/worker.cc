@@ -1,5 +1,7 @@
 #include "services/expert-worker/worker.h"
 
+#include <cerrno>
+#include <cstring>
 #include <random>
 #include <utility>
 
@@ -13,6 +15,7 @@
 #include "libs/checkpoint/mapped_file.h"
 #include "libs/kernels/cpu_features.h"
 #include "libs/numa/huge_pages.h"
+#include "libs/numa/node_memory.h"
 #include "libs/numa/topology.h"
 #include "services/expert-worker/choose_method.h"
 #include "services/expert-worker/shard_plan.h"
@@ -39,7 +42,8 @@ Worker::Worker(const WorkerOptions& options, Clock& clock, const Logger& logger)
 
 Worker::~Worker() {
   observability_.reset();  // its threads ask the lifecycle
-  server_.reset();         // its calls use the service
+  shm_server_.reset();     // its calls use the service
+  server_.reset();         // likewise
 }
 
 absl::StatusOr<std::unique_ptr<Worker>> Worker::Start(const WorkerOptions& options, Clock& clock,
@@ -137,6 +141,7 @@ absl::Status Worker::OpenPorts() {
   service_ = std::make_unique<WorkerService>(
       std::move(served), batching, WorkerService::Dependencies{lifecycle_, metrics_, clock_});
   ATELIER_ASSIGN_OR_RETURN(server_, WorkerServer::Start(serving, *service_, clock_, logger_));
+  if (!options_.shm_listen.empty()) ATELIER_RETURN_IF_ERROR(ShareMemory());
   lifecycle_.Observe([this](WorkerState state) {
     metrics_.state.Set(static_cast<double>(state));
     server_->SetServing(state == WorkerState::kServing);
@@ -146,6 +151,37 @@ absl::Status Worker::OpenPorts() {
   observability.metrics = &registry_;
   observability.ready = [this] { return lifecycle_.Ready(); };
   ATELIER_ASSIGN_OR_RETURN(observability_, ObservabilityServer::Start(observability));
+  return absl::OkStatus();
+}
+
+absl::Status Worker::ShareMemory() {
+  const WorkerDescription described = service_->Describe();
+  ShmServerOptions sharing;
+  sharing.path = options_.shm_listen;
+  sharing.allowed_uids = options_.ShmAllowUids();
+  sharing.max_clients = options_.shm_max_clients;
+  sharing.bytes_per_client = options_.shm_bytes_per_client;
+  sharing.spin = options_.shm_spin;
+  sharing.hidden_size = described.hidden_size;
+  sharing.num_experts = described.num_experts;
+  sharing.top_k = described.top_k;
+  sharing.shards_per_layer = static_cast<int>(described.shards.size());
+  sharing.max_tokens_per_call = options_.max_tokens_per_call;
+  sharing.default_timeout = options_.default_timeout;
+  const int node = arena_->numa_node();
+  sharing.placement.huge_pages_free = [node](size_t bytes) {
+    return FreeHugePages(node, "/") >= static_cast<int64_t>(bytes >> 21);
+  };
+  sharing.placement.bind = [this, node](void* data, size_t bytes) {
+    if (node >= 0 && MemorySystem::Real().bind(data, bytes, node) != 0) {
+      logger_.Warning("shm_not_bound", {Kv("node", node), Kv("reason", std::strerror(errno))});
+    }
+  };
+  absl::StatusOr<std::unique_ptr<ShmWorkerServer>> server =
+      ShmWorkerServer::Start(sharing, *service_, clock_, logger_);
+  ATELIER_RETURN_IF_ERROR(
+      NameFlags(server.status(), {{"shm_bytes_per_client=", "--shm-bytes-per-client="}}));
+  shm_server_ = *std::move(server);
   return absl::OkStatus();
 }
 
@@ -195,6 +231,7 @@ bool Worker::Drain() {
   }
   logger_.Info("worker_drained", {Kv("calls", *finished)});
   service_->Stop();
+  if (shm_server_ != nullptr) shm_server_->Shutdown(kFlushGrace);
   server_->Shutdown(kFlushGrace);
   lifecycle_.Advance(WorkerState::kStopped);
   return true;

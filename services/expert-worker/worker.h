@@ -13,6 +13,7 @@
 #include "libs/metrics/metrics.h"
 #include "libs/metrics/observability_server.h"
 #include "libs/numa/node_arena.h"
+#include "libs/transport/shm_worker_server.h"
 #include "libs/transport/worker_server.h"
 #include "prometheus/registry.h"
 #include "services/expert-worker/executor.h"
@@ -53,6 +54,7 @@ class Worker {
   absl::Status OpenModel();
   absl::Status ReadSkippedExperts();
   absl::Status OpenPorts();
+  absl::Status ShareMemory();
   absl::Status LoadAndServe();
   absl::StatusOr<WorkerService::Served> DescribeServed() const;
 
@@ -73,6 +75,7 @@ class Worker {
   std::unique_ptr<Executor> executor_;
   std::unique_ptr<WorkerService> service_;
   std::unique_ptr<WorkerServer> server_;
+  std::unique_ptr<ShmWorkerServer> shm_server_;  // null = off
   std::unique_ptr<ObservabilityServer> observability_;
 };
 

@@ -66,17 +66,19 @@ FlagSection NetworkFlags(FrontendOptions* o) {
 }
 
 FlagSection WorkerFlags(FrontendOptions* o) {
-  return {"Expert workers",
-          {ListFlag("workers", "ADDRESS,...",
-                    "The workers that hold the experts, together all of them: HOST:PORT, [V6]:PORT "
-                    "or unix:/PATH. Required.",
-                    &o->workers),
-           DurationFlag("worker-timeout",
-                        "How long one layer's call may take before the requests in it fail.",
-                        &o->worker_timeout),
-           DurationFlag("connect-timeout",
-                        "How long to wait at start until every expert is held by some worker.",
-                        &o->connect_timeout)}};
+  return {
+      "Expert workers",
+      {ListFlag("workers", "ADDRESS,...",
+                "The workers that hold the experts, together all of them: HOST:PORT, [V6]:PORT, "
+                "unix:/PATH, or shm:/PATH of a worker's --shm-listen on this host (the "
+                "fastest). Required.",
+                &o->workers),
+       DurationFlag("worker-timeout",
+                    "How long one layer's call may take before the requests in it fail.",
+                    &o->worker_timeout),
+       DurationFlag("connect-timeout",
+                    "How long to wait at start until every expert is held by some worker.",
+                    &o->connect_timeout)}};
 }
 
 FlagSpec DeviceFlag(FrontendOptions* o) {

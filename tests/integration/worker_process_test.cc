@@ -141,6 +141,35 @@ TEST_F(WorkerProcessTest, RefusesRowsForExpertsThatItWasToldToSkip) {
   EXPECT_THAT(worker_->Log(), HasSubstr("--skip-experts=" + path + ": line 2: "));
 }
 
+TEST_F(WorkerProcessTest, SharedMemoryGivesTheSameBitsAndFollowsARestart) {
+  const std::string socket = dir_.File("shm.sock");
+  const std::vector<std::string> flags = {"--listen=127.0.0.1:0", "--shm-listen=" + socket};
+  Serve(flags);
+  testing::WorkerClient grpc(ready_["listen"]);
+  testing::WorkerClient shared("shm:" + socket);
+  const uint64_t epoch = grpc.WaitForDescription().epoch;
+  EXPECT_EQ(shared.WaitForDescription().epoch, epoch);
+  for (const int num_tokens : {1, 5, 300}) {
+    const ForwardReply expected = grpc.Call(num_tokens);
+    const ForwardReply reply = shared.Call(num_tokens);
+    ATELIER_ASSERT_OK(reply.status);
+    ASSERT_EQ(reply.sums.size(), expected.sums.size());
+    EXPECT_EQ(reply.sums[0].data, expected.sums[0].data) << num_tokens;
+  }
+  worker_->Signal(SIGKILL);
+  worker_->Wait();
+  ready_.clear();
+  std::filesystem::remove(dir_.File("ready"));
+  Serve(flags);
+  ASSERT_TRUE(WaitUntil([&] {
+    const WorkerDescription now = shared.WaitForDescription();
+    return now.epoch != epoch && shared.Call(1).status.ok();
+  }));
+  worker_->Signal(SIGTERM);
+  EXPECT_EQ(worker_->Wait(), 0) << worker_->Log();
+  EXPECT_FALSE(std::filesystem::exists(socket));
+}
+
 TEST_F(WorkerProcessTest, TerminationLetsCallsInFlightFinish) {
   Serve({"--listen=127.0.0.1:0", "--cpu-isa=scalar"});
   testing::WorkerClient client(ready_["listen"]);
