@@ -36,6 +36,10 @@ class News {
       ++count_;
     };
   }
+  void Forget() {
+    absl::MutexLock lock(&mutex_);
+    count_ = 0;
+  }
   absl::Status AwaitUsable(bool usable) {
     absl::MutexLock lock(&mutex_);
     const auto is = [&]() ABSL_NO_THREAD_SAFETY_ANALYSIS {
@@ -80,6 +84,7 @@ class ShmConnectionTest : public ::testing::Test {
   }
   void Start(const ShmServerOptions& options) {
     Serve(options);
+    news_.Forget();
     connection_ = Connect(news_);
     ATELIER_ASSERT_OK(news_.AwaitUsable(true));
   }

@@ -100,6 +100,7 @@ TEST_F(HostileClientTest, AHeaderOfNonsenseIsRefusedAndTheNextCallServed) {
   Post(1, 1);
   EXPECT_EQ(AwaitReply(1, 1).code, static_cast<int>(absl::StatusCode::kInvalidArgument));
   ShmRequestHeader good{};
+  good.sequence = 5;
   good.top_k = 1;
   good.dtype = 1;
   segment_->header(1).request = good;

@@ -106,18 +106,19 @@ void ShmWorkerChannel::Describe(absl::Duration timeout, DescribeCallback done) {
     socket_ = *std::move(socket);
     reader_ = std::thread([this] { Run(); });
   }
-  absl::Status sent = Ended();
-  if (sent.ok()) sent = SendShmFrame(socket_.get(), ShmFrameType::kDescribe, "");
-  if (sent.ok()) {
+  absl::Status over;
+  {
     absl::MutexLock lock(&mutex_);
     if (!reader_done_) {
       describe_ = std::move(done);
       describe_deadline_ = clock_.Now() + timeout;
-      return Wake();
     }
-    sent = ended_;
+    over = ended_;
   }
-  done(sent);
+  if (done) return done(over);
+  // What keeps it from leaving ends the connection, or the patience: the reader knows which.
+  SendShmFrame(socket_.get(), ShmFrameType::kDescribe, "").IgnoreError();
+  Wake();
 }
 
 void ShmWorkerChannel::AnswerDescribe(absl::StatusOr<WorkerDescription> answer) {
