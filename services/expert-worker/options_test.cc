@@ -162,6 +162,11 @@ TEST(WorkerFlags, FillEveryOption) {
                                "--populate",
                                "--listen=127.0.0.1:1,unix:/a",
                                "--listen=127.0.0.1:2",
+                               "--shm-listen=/m.sock",
+                               "--shm-allow-uids=5,6",
+                               "--shm-max-clients=7",
+                               "--shm-bytes-per-client=8MiB",
+                               "--shm-spin=9us",
                                "--insecure",
                                "--metrics-address=127.0.0.1:3",
                                "--ready-file=/r",
@@ -180,7 +185,9 @@ TEST(WorkerFlags, FillEveryOption) {
   EXPECT_EQ(o.ToString(),
             "model_path=/m shard_slice=1/2 experts=0-7 skip_experts=/e method=int8 store_dir=/s "
             "populate=1 "
-            "listen=127.0.0.1:1,unix:/a,127.0.0.1:2 insecure=1 metrics_address=127.0.0.1:3 "
+            "listen=127.0.0.1:1,unix:/a,127.0.0.1:2 shm_listen=/m.sock shm_allow_uids=5,6 "
+            "shm_max_clients=7 "
+            "shm_bytes_per_client=8388608 shm_spin=9us insecure=1 metrics_address=127.0.0.1:3 "
             "ready_file=/r numa_node=1 threads=2 pin_threads=0 cpu_isa=avx2 max_queued_calls=4 "
             "max_queued_tokens=5 max_tokens_per_call=6 max_message_bytes=1048576 "
             "default_timeout=7s drain_timeout=8s log_level=debug");
