@@ -162,11 +162,13 @@ ATELIER_WRAP(bool, _ZNK4absl7debian312Notification31WaitForNotificationWithDeadl
   return notified;
 }
 
-// What libraries compiled without TSan order where it does not see it. oneTBB clears its own
-// bookkeeping with memset: only calls made by that library itself. Abseil's Status and gRPC's
+// What libraries compiled without TSan order where it does not see it. oneTBB, and Abseil's search
+// for deadlocks, keep their own books with memset and memmove: only calls made by those libraries
+// themselves. Abseil's Status and gRPC's
 // slices count their references inside the library: only reports in which the last owner frees.
 extern "C" const char* __tsan_default_suppressions() {
   return "called_from_lib:libtbb.so\n"
+         "called_from_lib:libabsl_graphcycles_internal.so\n"
          "race:absl::debian3::Status::Unref\n"
          "race:grpc::Slice::~Slice\n";
 }
