@@ -164,8 +164,8 @@ ATELIER_WRAP(bool, _ZNK4absl7debian312Notification31WaitForNotificationWithDeadl
 
 // What libraries compiled without TSan order where it does not see it. oneTBB, and Abseil's search
 // for deadlocks, keep their own books with memset and memmove: only calls made by those libraries
-// themselves. Abseil's Status and gRPC's
-// slices count their references inside the library: only reports in which the last owner frees.
+// themselves. Abseil's Status and gRPC's slices count their references inside the library: only
+// reports in which the last owner frees.
 extern "C" const char* __tsan_default_suppressions() {
   return "called_from_lib:libtbb.so\n"
          "called_from_lib:libabsl_graphcycles_internal.so\n"

@@ -9,9 +9,7 @@
 #include <utility>
 
 #include "absl/strings/match.h"
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/strip.h"
 #include "libs/base/status_macros.h"
 #include "libs/checkpoint/gguf_checkpoint.h"
 #include "libs/checkpoint/mapped_checkpoint.h"
@@ -19,6 +17,7 @@
 #include "libs/checkpoint/quoted_name.h"
 #include "libs/checkpoint/safetensors_header.h"
 #include "libs/checkpoint/shard_index.h"
+#include "libs/checkpoint/tensor_list.h"
 
 namespace atelier {
 namespace {
@@ -154,13 +153,6 @@ absl::Status CheckIndexAgrees(const ShardIndex& index, const MappedContents& con
   return absl::OkStatus();
 }
 
-// The layer that a tensor belongs to, or -1.
-int LayerOf(absl::string_view name) {
-  int layer = 0;
-  if (!absl::ConsumePrefix(&name, "model.layers.")) return -1;
-  return absl::SimpleAtoi(name.substr(0, name.find('.')), &layer) ? layer : -1;
-}
-
 // Layers beyond the last one predict further tokens; they are no part of the model that is served.
 // Such a layer mixes the last hidden state with a token's embedding by its eh_proj. Any other layer
 // there means that config.json is of another model.
@@ -169,7 +161,7 @@ absl::Status DropPredictors(MappedContents& contents) {
   for (const auto& [name, entry] : contents.entries) {
     const int layer = LayerOf(name);
     if (layer < num_layers) continue;
-    if (!contents.entries.contains(absl::StrCat("model.layers.", layer, ".eh_proj.weight"))) {
+    if (!contents.entries.contains(LayerPrefix(layer) + "eh_proj.weight")) {
       return absl::InvalidArgumentError(absl::StrCat(
           contents.directory, ": ", kConfigName, " says num_hidden_layers=", num_layers, ", but ",
           contents.shards[entry.shard].file, " holds tensor ", QuotedName(name),

@@ -2,10 +2,14 @@
 
 #include <utility>
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
 
 namespace atelier {
 namespace {
+
+constexpr absl::string_view kLayers = "model.layers.";
 
 class TensorList {
  public:
@@ -59,7 +63,13 @@ void AddMoe(const ModelConfig& config, absl::string_view prefix, TensorList& lis
 
 }  // namespace
 
-std::string LayerPrefix(int layer) { return absl::StrCat("model.layers.", layer, "."); }
+std::string LayerPrefix(int layer) { return absl::StrCat(kLayers, layer, "."); }
+
+int LayerOf(absl::string_view name) {
+  int layer = 0;
+  if (!absl::ConsumePrefix(&name, kLayers)) return -1;
+  return absl::SimpleAtoi(name.substr(0, name.find('.')), &layer) ? layer : -1;
+}
 
 std::vector<PromisedTensor> FrontendTensors(const ModelConfig& config) {
   const int64_t hidden = config.hidden_size;

@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/string_view.h"
 #include "libs/checkpoint/checkpoint.h"
 #include "libs/model/model_config.h"
 
@@ -17,6 +18,8 @@ struct PromisedTensor {
 
 // "model.layers.3."
 std::string LayerPrefix(int layer);
+// The layer that a published name belongs to, or -1.
+int LayerOf(absl::string_view name);
 
 // All that is not a routed expert.
 std::vector<PromisedTensor> FrontendTensors(const ModelConfig& config);

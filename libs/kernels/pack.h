@@ -92,7 +92,7 @@ struct WeightSource {
 // Elements (row, column) … (row, column + count - 1) as floats, exactly.
 void ReadWeights(const WeightSource& source, int row, int column, int count, float* out);
 
-// BF16, INT8 and the methods of CanQuantizeTo() (quantizer.h): packs (and for INT8 quantises:
+// The methods of TakesFloats() (quantizer.h): packs (and for INT8 quantises:
 // symmetric, scale = amax / 127 per output row, round to nearest even; for the others as
 // QuantizingSource says) n rows of k columns into `block` of PackedMatrixBytes(). Panels
 // [panel_begin, panel_end) only, so that threads can share one matrix. A NaN or infinity in an INT8

@@ -67,7 +67,7 @@ double SquaredSums::Relative() const {
 
 SquaredSums QuantizeError(const WeightSource& source, Method method, int k, int row_begin,
                           int row_end) {
-  ATELIER_CHECK(method == Method::kBF16 || method == Method::kINT8 || CanQuantizeTo(method));
+  ATELIER_CHECK(TakesFloats(method));
   std::vector<float> values(static_cast<size_t>(k)), kept(static_cast<size_t>(k));
   SquaredSums sums;
   for (int row = row_begin; row < row_end; ++row) {

@@ -163,6 +163,10 @@ bool CanQuantizeTo(Method method) {
   }
 }
 
+bool TakesFloats(Method method) {
+  return method == Method::kBF16 || method == Method::kINT8 || CanQuantizeTo(method);
+}
+
 QuantizingSource::QuantizingSource(const WeightSource& floats, Method method)
     : floats_(floats), method_(method), group_(KMultiple(method)) {
   ATELIER_CHECK(CanQuantizeTo(method));

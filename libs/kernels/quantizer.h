@@ -10,6 +10,8 @@ namespace atelier {
 // The block-quantised methods that floats can be turned into: INT4 without zero points, MXFP4,
 // Q8_0.
 bool CanQuantizeTo(Method method);
+// Those, BF16 and INT8: what PackMatrix packs floats as.
+bool TakesFloats(Method method);
 
 // A float matrix as the codes and scales of a method. Every Read quantises the inputs it is asked
 // for, so nothing is kept; the result does not depend on how a row is cut into reads.

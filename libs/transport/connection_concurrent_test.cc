@@ -18,7 +18,7 @@
 #include "libs/testing/status_matchers.h"
 #include "libs/transport/client_stream.h"
 #include "libs/transport/codec.h"
-#include "libs/transport/grpc_worker_connection.h"
+#include "libs/transport/connection_core.h"
 
 namespace atelier {
 namespace {

@@ -6,7 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "libs/base/status_macros.h"
-#include "libs/transport/grpc_worker_connection.h"
+#include "libs/transport/connection_core.h"
 
 namespace atelier {
 namespace {

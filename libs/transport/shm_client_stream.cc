@@ -15,10 +15,6 @@ constexpr size_t kMaxWaiting = 1024;
 // Calls of `over` are dearer than looks at the memory.
 constexpr int kLooksPerAsking = 16;
 
-std::chrono::nanoseconds ToChrono(absl::Duration duration) {
-  return std::chrono::nanoseconds(absl::ToInt64Nanoseconds(duration));
-}
-
 }  // namespace
 
 ShmClientStream::~ShmClientStream() {
@@ -298,21 +294,21 @@ bool ShmClientStream::Active() {
   const uint64_t posts = posts_.load(std::memory_order_relaxed);
   const Steady::time_point now = Steady::now();
   if (posts != std::exchange(last_posts_, posts) || in_slots_ > 0) last_activity_ = now;
-  return now - last_activity_ < ToChrono(kShmRestless);
+  return now - last_activity_ < absl::ToChronoNanoseconds(kShmRestless);
 }
 
 absl::Status ShmClientStream::CheckHeartbeat() {
   const Steady::time_point now = Steady::now();
   const uint64_t heartbeat = segment_->control().heartbeat.load(std::memory_order_relaxed);
   // A silence that this thread did not watch, because it slept or had no CPU, is none.
-  const bool watched = now - checked_ < ToChrono(kShmHeartbeat * 4);
+  const bool watched = now - checked_ < absl::ToChronoNanoseconds(kShmHeartbeat * 4);
   checked_ = now;
   if (heartbeat != last_heartbeat_ || in_slots_ == 0 || !watched) {
     last_heartbeat_ = heartbeat;
     heard_ = now;
     return absl::OkStatus();
   }
-  if (now - heard_ < ToChrono(kShmLongestSilence)) return absl::OkStatus();
+  if (now - heard_ < absl::ToChronoNanoseconds(kShmLongestSilence)) return absl::OkStatus();
   return absl::UnavailableError(absl::StrCat("it has given no sign of life for ",
                                              absl::FormatDuration(kShmLongestSilence),
                                              " with calls in flight"));

@@ -1,5 +1,6 @@
 #include "libs/transport/shm_frames.h"
 
+#include <sys/eventfd.h>
 #include <sys/socket.h>
 #include <sys/uio.h>
 #include <unistd.h>
@@ -63,6 +64,18 @@ int OwnedFd::Release() { return std::exchange(fd_, -1); }
 
 void OwnedFd::Close() {
   if (fd_ >= 0) ::close(std::exchange(fd_, -1));
+}
+
+PollWaker::PollWaker() : event_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {}
+
+void PollWaker::Wake() {
+  const uint64_t one = 1;
+  [[maybe_unused]] const ssize_t written = ::write(event_.get(), &one, sizeof(one));
+}
+
+void PollWaker::Clear() {
+  uint64_t count = 0;
+  [[maybe_unused]] const ssize_t drained = ::read(event_.get(), &count, sizeof(count));
 }
 
 std::string EncodeOpening(const ShmOpening& opening) {

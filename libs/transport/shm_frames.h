@@ -31,6 +31,18 @@ class OwnedFd {
   int fd_ = -1;
 };
 
+// Ends another thread's poll. Thread-safe.
+class PollWaker {
+ public:
+  PollWaker();
+  int fd() const { return event_.get(); }  // readable from Wake to Clear
+  void Wake();
+  void Clear();
+
+ private:
+  const OwnedFd event_;
+};
+
 enum class ShmFrameType : uint16_t {
   kDescribe = 1,     // client: nothing; answered by kDescription
   kOpen = 2,         // client: nothing; answered by kSegment. Once.

@@ -58,7 +58,7 @@ void ShmLane::Close() {
 
 void ShmLane::Run() {
   using Steady = std::chrono::steady_clock;
-  const auto restless = std::chrono::nanoseconds(absl::ToInt64Nanoseconds(kShmRestless));
+  const auto restless = absl::ToChronoNanoseconds(kShmRestless);
   auto last_request = Steady::now();
   while (!closing_.load(std::memory_order_relaxed)) {
     bool served = false;

@@ -36,8 +36,7 @@ absl::Duration UsableSpin(absl::Duration wanted) {
 bool SpinUntil(absl::Duration budget, absl::FunctionRef<bool()> ready) {
   if (ready()) return true;
   if (budget <= absl::ZeroDuration()) return false;
-  const auto end =
-      std::chrono::steady_clock::now() + std::chrono::nanoseconds(absl::ToInt64Nanoseconds(budget));
+  const auto end = std::chrono::steady_clock::now() + absl::ToChronoNanoseconds(budget);
   do {
     for (int i = 0; i < kLooks; ++i) {
       if (ready()) return true;

@@ -1,7 +1,6 @@
 #include "libs/transport/shm_worker_channel.h"
 
 #include <poll.h>
-#include <sys/eventfd.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <unistd.h>
@@ -45,22 +44,20 @@ absl::StatusOr<OwnedFd> ConnectTo(const std::string& path) {
 // One thread reads the socket, from the connection's first byte to its end.
 class ShmWorkerChannel final : public WorkerChannel {
  public:
-  explicit ShmWorkerChannel(std::string path)
-      : path_(std::move(path)), wake_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {}
+  explicit ShmWorkerChannel(std::string path) : path_(std::move(path)) {}
   ~ShmWorkerChannel() override {
-    End(absl::CancelledError("the client is closing"));
+    CancelStream();
     if (reader_.joinable()) reader_.join();
   }
 
   void Describe(absl::Duration timeout, DescribeCallback done) override;
-  void CancelDescribe() override { End(absl::CancelledError("the client is closing")); }
+  void CancelDescribe() override { CancelStream(); }
   std::shared_ptr<CallStream> OpenStream(CallStream::Observer& observer) override;
   void CancelStream() override { End(absl::CancelledError("the client is closing")); }
 
  private:
   // Why the connection is over, if it is. The reader then ends.
   void End(const absl::Status& reason);
-  void Wake();
   absl::Status Ended();
   void Run();
   absl::Status AwaitInput();
@@ -69,7 +66,7 @@ class ShmWorkerChannel final : public WorkerChannel {
   void AnswerDescribe(absl::StatusOr<WorkerDescription> answer);
 
   const std::string path_;
-  const OwnedFd wake_;
+  PollWaker waker_;
   OwnedFd socket_;  // set by the first Describe, before the reader starts
   std::thread reader_;
   ShmFrameReader frames_{kMaxBodyBytes};  // the reader's
@@ -83,15 +80,10 @@ class ShmWorkerChannel final : public WorkerChannel {
   std::shared_ptr<ShmClientStream> stream_ ABSL_GUARDED_BY(mutex_);
 };
 
-void ShmWorkerChannel::Wake() {
-  const uint64_t one = 1;
-  [[maybe_unused]] const ssize_t written = ::write(wake_.get(), &one, sizeof(one));
-}
-
 void ShmWorkerChannel::End(const absl::Status& reason) {
   absl::MutexLock lock(&mutex_);
   if (ended_.ok()) ended_ = reason;
-  Wake();
+  waker_.Wake();
 }
 
 absl::Status ShmWorkerChannel::Ended() {
@@ -118,7 +110,7 @@ void ShmWorkerChannel::Describe(absl::Duration timeout, DescribeCallback done) {
   if (done) return done(over);
   // What keeps it from leaving ends the connection, or the patience: the reader knows which.
   SendShmFrame(socket_.get(), ShmFrameType::kDescribe, "").IgnoreError();
-  Wake();
+  waker_.Wake();
 }
 
 void ShmWorkerChannel::AnswerDescribe(absl::StatusOr<WorkerDescription> answer) {
@@ -187,10 +179,9 @@ absl::Status ShmWorkerChannel::AwaitInput() {
     const absl::Duration left = std::max(deadline - clock_.Now(), absl::ZeroDuration());
     timeout_ms = static_cast<int>(absl::ToInt64Milliseconds(left)) + 1;
   }
-  pollfd fds[2] = {{socket_.get(), POLLIN, 0}, {wake_.get(), POLLIN, 0}};
+  pollfd fds[2] = {{socket_.get(), POLLIN, 0}, {waker_.fd(), POLLIN, 0}};
   ::poll(fds, 2, timeout_ms);
-  uint64_t count = 0;
-  [[maybe_unused]] const ssize_t drained = ::read(wake_.get(), &count, sizeof(count));
+  waker_.Clear();
   if (clock_.Now() >= deadline) {
     AnswerDescribe(absl::DeadlineExceededError("it does not answer Describe"));
   }

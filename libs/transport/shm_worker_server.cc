@@ -1,7 +1,6 @@
 #include "libs/transport/shm_worker_server.h"
 
 #include <poll.h>
-#include <sys/eventfd.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
@@ -90,8 +89,7 @@ class Server final : public ShmWorkerServer {
             handler, clock,
             ForwardShape{options.hidden_size, options.num_experts, options.max_tokens_per_call},
             options.default_timeout, 0},
-        logger_(logger),
-        wake_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
+        logger_(logger) {
     spinners_.most = std::max(1, static_cast<int>(std::thread::hardware_concurrency()) / 2);
     if (options_.allowed_uids.empty()) options_.allowed_uids.push_back(::geteuid());
   }
@@ -114,10 +112,6 @@ class Server final : public ShmWorkerServer {
   void Shutdown(absl::Duration grace) override;
 
  private:
-  void Wake() {
-    const uint64_t one = 1;
-    [[maybe_unused]] const ssize_t written = ::write(wake_.get(), &one, sizeof(one));
-  }
   bool Stopping() {
     absl::MutexLock lock(&mutex_);
     return stopping_;
@@ -136,7 +130,7 @@ class Server final : public ShmWorkerServer {
   const ShmGeometry geometry_;
   const ForwardServing serving_;
   const Logger& logger_;
-  const OwnedFd wake_;
+  PollWaker waker_;
   OwnedFd listener_;
   ShmSpinners spinners_;
   std::vector<std::unique_ptr<Session>> sessions_;  // the thread's
@@ -159,7 +153,7 @@ void Server::Shutdown(absl::Duration grace) {
     stopping_ = true;
     grace_ends_ = serving_.clock.Now() + grace;
   }
-  Wake();
+  waker_.Wake();
   thread_.join();
 }
 
@@ -200,7 +194,7 @@ void Server::CountClients() {
 void Server::AwaitNews(std::vector<pollfd>& fds) {
   const bool stopping = Stopping();
   // A full house answers those who knock, too: they are told why they must go.
-  fds = {{stopping ? -1 : listener_.get(), POLLIN, 0}, {wake_.get(), POLLIN, 0}};
+  fds = {{stopping ? -1 : listener_.get(), POLLIN, 0}, {waker_.fd(), POLLIN, 0}};
   bool shaking_hands = false;
   for (const auto& session : sessions_) {
     fds.push_back({session->socket.get(), POLLIN, 0});
@@ -209,8 +203,7 @@ void Server::AwaitNews(std::vector<pollfd>& fds) {
   // The end of a call rings no bell here; a shutdown looks for it.
   const int timeout_ms = stopping ? 2 : shaking_hands ? 1000 : -1;
   ::poll(fds.data(), fds.size(), timeout_ms);
-  uint64_t count = 0;
-  [[maybe_unused]] const ssize_t drained = ::read(wake_.get(), &count, sizeof(count));
+  waker_.Clear();
 }
 
 absl::Status Server::CheckPeer(int socket) {
@@ -283,7 +276,7 @@ absl::Status Server::OpenLane(Session& session) {
                                 [this, &session](const absl::Status& status) {
                                   absl::MutexLock lock(&session.mutex);
                                   session.broken = status;
-                                  Wake();
+                                  waker_.Wake();
                                 });
   const ShmOpening opening{geometry_,
                            static_cast<uint64_t>(absl::ToInt64Microseconds(options_.spin))};

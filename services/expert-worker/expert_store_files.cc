@@ -8,7 +8,6 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
-#include "libs/base/checked_math.h"
 #include "libs/base/status_macros.h"
 #include "libs/checkpoint/mapped_file.h"
 #include "libs/kernels/pack.h"
@@ -19,10 +18,6 @@ namespace {
 
 constexpr size_t kDigestPrefix = 16;  // of its 64 characters: the header has all of them
 constexpr absl::Duration kLockPoll = absl::Milliseconds(20);
-
-size_t MatrixBytes(Method method, int n, int k) {
-  return RoundUp(PackedMatrixBytes(method, n, k), size_t{kRowAlignBytes});
-}
 
 bool Contains(IntermediateRange outer, IntermediateRange inner) {
   return outer.begin <= inner.begin && inner.end <= outer.end;
@@ -95,11 +90,11 @@ PackedKey ExpertStoreFiles::KeyFor(int layer, PackedPart part, ExpertRange exper
   key.columns = columns;
   if (part == PackedPart::kDown) {
     key.methods = std::string(MethodName(methods.down));
-    key.expert_bytes = MatrixBytes(methods.down, key.hidden_size, columns.size());
+    key.expert_bytes = BlockBytes(methods.down, key.hidden_size, columns.size());
   } else {
     key.methods = absl::StrCat(MethodName(methods.gate), ",", MethodName(methods.up));
-    key.expert_bytes = MatrixBytes(methods.gate, columns.size(), key.hidden_size) +
-                       MatrixBytes(methods.up, columns.size(), key.hidden_size);
+    key.expert_bytes = BlockBytes(methods.gate, columns.size(), key.hidden_size) +
+                       BlockBytes(methods.up, columns.size(), key.hidden_size);
   }
   return key;
 }
@@ -184,7 +179,7 @@ absl::Status ExpertStoreFiles::Pack(const PackedKey& key, NodeArena& arena,
     const PackedPiece& before = pieces[i == 0 ? 0 : i - 1];
     pieces[i].block = i % per_expert == 0
                           ? writer.expert(expert)
-                          : before.block + MatrixBytes(before.method, before.n, before.k);
+                          : before.block + BlockBytes(before.method, before.n, before.k);
   }
   PackPieces(pieces, arena);
   arena.ParallelFor(static_cast<int64_t>(key.num_experts()), [&](int64_t i) {
@@ -283,7 +278,7 @@ ExpertView ViewInFiles(const ShardPlan& plan, const ExpertMethods& methods,
   const int hidden = plan.hidden_size, width = plan.columns.size();
   const IntermediateRange outputs = gate_up.key().columns, inputs = down.key().columns;
   const uint8_t* const gate = gate_up.expert(expert).data();
-  const uint8_t* const up = gate + MatrixBytes(methods.gate, outputs.size(), hidden);
+  const uint8_t* const up = gate + BlockBytes(methods.gate, outputs.size(), hidden);
   const auto slice = [&](Method method, const uint8_t* block) {
     return SliceOutputs(PackedMatrixAt(method, outputs.size(), hidden, block),
                         plan.columns.begin - outputs.begin, width);

@@ -143,9 +143,7 @@ absl::Status WorkerOptions::Validate() const {
 std::vector<std::string> MethodChoices() {
   std::vector<std::string> choices = {"auto"};
   for (const Method method : AllMethods()) {
-    if (method == Method::kBF16 || method == Method::kINT8 || CanQuantizeTo(method)) {
-      choices.push_back(absl::AsciiStrToLower(MethodName(method)));
-    }
+    if (TakesFloats(method)) choices.push_back(absl::AsciiStrToLower(MethodName(method)));
   }
   return choices;
 }

@@ -131,29 +131,34 @@ LayerMethods UniformMethods(const ModelConfig& config, Method method) {
   return LayerMethods(static_cast<size_t>(config.num_layers), {method, method, method});
 }
 
-std::string MethodNames(const ModelConfig& config, const LayerMethods& methods) {
+std::set<Method> UsedMethods(const ModelConfig& config, const LayerMethods& methods) {
   std::set<Method> used;
   for (const int layer : MoeLayers(config)) {
     const ExpertMethods& of_layer = methods[static_cast<size_t>(layer)];
     used.insert({of_layer.gate, of_layer.up, of_layer.down});
   }
+  return used;
+}
+
+std::string MethodNames(const ModelConfig& config, const LayerMethods& methods) {
   const auto name_of = [](std::string* out, Method method) {
     out->append(std::string(MethodName(method)));
   };
-  return absl::StrJoin(used, "+", name_of);
+  return absl::StrJoin(UsedMethods(config, methods), "+", name_of);
 }
 
 int64_t ShardPlan::bytes() const {
   return std::accumulate(layer_bytes.begin(), layer_bytes.end(), int64_t{0});
 }
 
+size_t BlockBytes(Method method, int n, int k) {
+  return RoundUp(PackedMatrixBytes(method, n, k), size_t{kRowAlignBytes});
+}
+
 ExpertBlock BlockOf(const ShardPlan& plan, const ExpertMethods& methods) {
   const int width = plan.columns.size(), hidden = plan.hidden_size;
-  const auto bytes = [](Method method, int n, int k) {
-    return RoundUp(PackedMatrixBytes(method, n, k), size_t{kRowAlignBytes});
-  };
-  return {bytes(methods.gate, width, hidden), bytes(methods.up, width, hidden),
-          bytes(methods.down, hidden, width)};
+  return {BlockBytes(methods.gate, width, hidden), BlockBytes(methods.up, width, hidden),
+          BlockBytes(methods.down, hidden, width)};
 }
 
 absl::StatusOr<std::vector<ShardPlan>> PlanShards(const ModelConfig& config,

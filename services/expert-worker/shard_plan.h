@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -23,7 +24,8 @@ struct ExpertMethods {
 // By layer of the model; what stands at layers without experts means nothing.
 using LayerMethods = std::vector<ExpertMethods>;
 LayerMethods UniformMethods(const ModelConfig& config, Method method);
-// Every method that experts of the model are kept in: "BF16", "Q4_K+Q6_K".
+// Every method that experts of the model are kept in; as text, "BF16", "Q4_K+Q6_K".
+std::set<Method> UsedMethods(const ModelConfig& config, const LayerMethods& methods);
 std::string MethodNames(const ModelConfig& config, const LayerMethods& methods);
 
 // What one shard takes of a model, before anything is allocated.
@@ -48,6 +50,8 @@ struct ExpertBlock {
   size_t down_bytes = 0;
   size_t bytes() const { return gate_bytes + up_bytes + down_bytes; }
 };
+// What a packed matrix takes there.
+size_t BlockBytes(Method method, int n, int k);
 ExpertBlock BlockOf(const ShardPlan& plan, const ExpertMethods& methods);
 
 // INVALID_ARGUMENT naming what the model does not have: the layer, the experts, the slice, or a

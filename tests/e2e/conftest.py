@@ -17,7 +17,7 @@ GATEWAYS = ("gateway", "gateway-floor")
 CONTEXT = 512  # small, so that "too long" is cheap to reach
 
 
-def _path(variable: str, default: pathlib.Path) -> pathlib.Path:
+def path_from(variable: str, default: pathlib.Path) -> pathlib.Path:
     return pathlib.Path(os.environ.get(variable, default))
 
 
@@ -64,7 +64,7 @@ class Installation:
 
 @pytest.fixture(scope="session")
 def build_dir() -> pathlib.Path:
-    path = _path("ATELIER_BUILD_DIR", REPO / "build" / "release")
+    path = path_from("ATELIER_BUILD_DIR", REPO / "build" / "release")
     for name in ("gpu-frontend", "expert-worker"):
         assert (path / "bin" / name).exists(), f"{path}/bin/{name} is missing: build it first (scripts/test does)"
     return path
@@ -72,7 +72,7 @@ def build_dir() -> pathlib.Path:
 
 @pytest.fixture(scope="session")
 def model() -> pathlib.Path:
-    path = _path("ATELIER_E2E_MODEL", REPO / "build" / "demo-model")
+    path = path_from("ATELIER_E2E_MODEL", REPO / "build" / "demo-model")
     assert (path / "config.json").exists(), f"{path} is no model: scripts/test makes it, see tools/demo_model/README.md"
     return path
 
@@ -80,7 +80,7 @@ def model() -> pathlib.Path:
 @pytest.fixture(scope="session")
 def smg():
     """The command of a gateway by the name of its environment."""
-    venvs = _path("ATELIER_E2E_VENVS", REPO / ".venv")
+    venvs = path_from("ATELIER_E2E_VENVS", REPO / ".venv")
     return lambda name: venvs / name / "bin" / "smg"
 
 

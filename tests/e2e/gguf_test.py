@@ -19,7 +19,7 @@ GREEDY = {"model": "demo", "temperature": 0, "max_tokens": 24,
 @pytest.fixture(scope="module")
 def gguf(tmp_path_factory, model) -> pathlib.Path:
     path = tmp_path_factory.mktemp("gguf") / "demo-q8_0.gguf"
-    python = conftest._path("ATELIER_E2E_VENVS", REPO / ".venv") / "demo-model" / "bin" / "python"
+    python = conftest.path_from("ATELIER_E2E_VENVS", REPO / ".venv") / "demo-model" / "bin" / "python"
     subprocess.run([python, REPO / "tools" / "demo_model_gguf.py", "--model", model, "--type", "Q8_0", "--output", path],
                    check=True, capture_output=True)
     return path

@@ -1,13 +1,10 @@
 #include "tools/atelier/inspection.h"
 
 #include <algorithm>
-#include <set>
 #include <utility>
 
 #include "absl/strings/match.h"
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/strip.h"
 #include "libs/base/command_line.h"
 #include "libs/base/status_macros.h"
 #include "libs/checkpoint/tensor_list.h"
@@ -38,13 +35,6 @@ absl::string_view ClassOf(absl::string_view tensor) {
     if (absl::StrContains(tensor, rule.mark)) return rule.name;
   }
   return "other";
-}
-
-// -1 for a tensor of no layer.
-int LayerOf(absl::string_view tensor) {
-  int layer = -1;
-  if (!absl::ConsumePrefix(&tensor, "model.layers.")) return -1;
-  return absl::SimpleAtoi(tensor.substr(0, tensor.find('.')), &layer) ? layer : -1;
 }
 
 TensorClass& Class(std::vector<TensorClass>& classes, absl::string_view name) {
@@ -104,12 +94,7 @@ void CountParameters(Inspection& inspection) {
 absl::Status NameKernels(const LayerMethods& methods, Inspection& inspection) {
   ATELIER_ASSIGN_OR_RETURN(const KernelTable table,
                            KernelTable::Select(CpuFeatures::Detect(), CpuIsa::kAuto));
-  std::set<Method> used;
-  for (size_t layer = 0; layer < methods.size(); ++layer) {
-    if (!inspection.config.is_moe_layer[layer]) continue;
-    used.insert({methods[layer].gate, methods[layer].up, methods[layer].down});
-  }
-  for (const Method method : used) {
+  for (const Method method : UsedMethods(inspection.config, methods)) {
     inspection.kernels.emplace_back(MethodName(method), table.isa(method));
   }
   return absl::OkStatus();

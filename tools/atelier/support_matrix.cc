@@ -66,11 +66,8 @@ struct Format {
 };
 
 std::vector<Method> FloatMethods() {
-  std::vector<Method> methods;
-  for (const Method method : AllMethods()) {
-    const bool plain = method == Method::kBF16 || method == Method::kINT8;
-    if (plain || CanQuantizeTo(method)) methods.push_back(method);
-  }
+  std::vector<Method> methods = AllMethods();
+  std::erase_if(methods, [](Method method) { return !TakesFloats(method); });
   return methods;
 }
 
@@ -171,12 +168,12 @@ const char* KernelTest(Method method) {
 }
 
 std::string MethodRow(Method method, const std::vector<std::string>& sets) {
-  const std::vector<Method> floats = FloatMethods();
-  const bool taken = std::find(floats.begin(), floats.end(), method) != floats.end();
   const int slice = KSliceMultiple(method);
   std::vector<std::string> cells = {
       std::string(MethodName(method)),
-      taken ? Code(absl::StrCat("--method=", absl::AsciiStrToLower(MethodName(method)))) : "",
+      TakesFloats(method)
+          ? Code(absl::StrCat("--method=", absl::AsciiStrToLower(MethodName(method))))
+          : "",
       slice == 1 ? "anywhere" : absl::StrCat("multiples of ", slice)};
   for (const std::string& set : sets) {
     const auto& all = KernelTable::Candidates();

@@ -1,4 +1,4 @@
-#include "libs/transport/grpc_worker_connection.h"
+#include "libs/transport/connection_core.h"
 
 #include <algorithm>
 #include <limits>
