@@ -85,6 +85,9 @@ absl::Status CheckSizes(const FrontendOptions& options) {
   if (options.worker_timeout <= absl::ZeroDuration()) {
     return Invalid("--worker-timeout=0: must be positive");
   }
+  if (options.connect_timeout <= absl::ZeroDuration()) {
+    return Invalid("--connect-timeout=0: must be positive; no worker answers in no time");
+  }
   if (options.max_total_tokens > 0 && options.max_total_tokens < options.page_size) {
     return Invalid("--max-total-tokens=", options.max_total_tokens,
                    ": must hold at least one page of --page-size=", options.page_size, " tokens");

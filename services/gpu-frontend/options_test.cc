@@ -107,6 +107,9 @@ TEST(FrontendOptions, RefusesSizesThatCannotWork) {
   options.worker_timeout = absl::ZeroDuration();
   ExpectInvalid(options, "--worker-timeout");
   options = Good();
+  options.connect_timeout = absl::ZeroDuration();
+  ExpectInvalid(options, "--connect-timeout");
+  options = Good();
   options.max_total_tokens = 15;
   ExpectInvalid(options, "--max-total-tokens=15");
 }

@@ -29,15 +29,21 @@ def metric(base_url: str, name: str) -> float:
     return 0.0
 
 
-class Installation:
-    """Two workers with half of every expert each (one over TCP, one over a Unix socket) and a frontend."""
+HALVES = ("--shard-slice=0/2", "--shard-slice=1/2")
 
-    def __init__(self, run_dir: pathlib.Path, build: pathlib.Path, model: pathlib.Path, flags: tuple = ()):
+
+class Installation:
+    """Workers, one for each of `shards` (the first over TCP, the others over Unix sockets), and a frontend."""
+
+    def __init__(self, run_dir: pathlib.Path, build: pathlib.Path, model: pathlib.Path, flags: tuple = (),
+                 shards: tuple = HALVES):
         self.model = model
+        self.shards = shards
         self.stack = atelier_stack.Stack(run_dir, build)
         self.worker_port = atelier_stack.free_port()  # fixed, so that a worker can come back where it was
-        self.listen = [f"{atelier_stack.LOOPBACK}:{self.worker_port}", f"unix:{run_dir}/worker-1.sock"]
-        self.workers = [self.start_worker(index) for index in range(2)]
+        self.listen = [f"unix:{run_dir}/worker-{index}.sock" for index in range(len(shards))]
+        self.listen[0] = f"{atelier_stack.LOOPBACK}:{self.worker_port}"
+        self.workers = [self.start_worker(index) for index in range(len(shards))]
         self.worker_metrics_urls = [f"http://{worker.wait_ready()['metrics']}" for worker in self.workers]
         self.frontend = self.stack.start_frontend(model, self.listen, "--served-model-name=demo",
                                                   f"--context-length={CONTEXT}", *flags)
@@ -46,16 +52,16 @@ class Installation:
         self.metrics_url = f"http://{facts['metrics']}"
 
     def start_worker(self, index: int) -> atelier_stack.Service:
-        return self.stack.start_worker(f"worker-{index}", self.model, self.listen[index], f"--shard-slice={index}/2",
+        return self.stack.start_worker(f"worker-{index}", self.model, self.listen[index], self.shards[index],
                                        "--threads=1")
 
     def metric(self, name: str) -> float:
         """The value of one metric of the frontend; 0 where it is not there (yet). `name` includes labels."""
         return metric(self.metrics_url, name)
 
-    def worker_rows(self) -> float:
-        """Rows that the first worker was asked to compute, all layers together."""
-        return metric(self.worker_metrics_urls[0], "atelier_worker_tokens_total")
+    def worker_rows(self, index: int = 0) -> float:
+        """Rows that a worker was asked to compute, all layers together."""
+        return metric(self.worker_metrics_urls[index], "atelier_worker_tokens_total")
 
     def logs(self) -> str:
         return "\n".join(f"--- {process.name} ({process.log_path})\n" + "\n".join(process.log().splitlines()[-40:])
@@ -111,6 +117,20 @@ def installation(tmp_path, build_dir, model):
     result = Installation(tmp_path, build_dir, model)
     yield result
     result.stack.stop()
+
+
+@pytest.fixture
+def install(tmp_path, build_dir, model):
+    """Builds one with flags of the test's own."""
+    built = []
+
+    def build(**options) -> Installation:
+        built.append(Installation(tmp_path / str(len(built)), build_dir, model, **options))
+        return built[-1]
+
+    yield build
+    for installation in built:
+        installation.stack.stop()
 
 
 class Front:

@@ -291,8 +291,10 @@ TEST_P(DemoModelPlacement, ChoosesTheReferencesTokens) {
   for (Method method : {Method::kBF16, Method::kINT8}) {
     const auto model = Start({.method = method, .shards = GetParam().shards});
     Agreement agreement;
-    for (size_t i : {size_t{0}, size_t{5}}) Compare(*model, method, golden().answers[i], agreement);
+    for (const Answer& answer : golden().answers) Compare(*model, method, answer, agreement);
     Print(std::string(MethodName(method)).c_str(), agreement);
+    const double share = method == Method::kBF16 ? 0.98 : 0;  // int8: wherever it is decisive
+    EXPECT_GE(agreement.equal, share * agreement.positions);
   }
 }
 

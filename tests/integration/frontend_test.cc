@@ -44,7 +44,7 @@ class FrontendTest : public ::testing::Test {
     options_.port = 0;
     options_.metrics_address = "127.0.0.1:0";
     options_.ready_file = dir_.File("ready");
-    std::ofstream(dir_.File("tokenizer.json")) << "{}";
+    std::ofstream(dir_.File("tokenizer.json")) << R"({"model": {}})";
     std::ofstream(dir_.File("generation_config.json")) << R"({"temperature": 0.7})";
   }
 

@@ -61,7 +61,8 @@ class ApiServerTest : public ::testing::Test {
     backend.engine = &engine_;
     backend.model.served_model_name = "m";
     backend.model.max_context = 4096;
-    backend.model.config.bos_token_id = 1;
+    backend.model.config.bos_token_id = bos_token_id_;
+    backend.model.config.vocab_size = 100;
     TokenizerArchive archive;
     archive.zip = std::string(150000, 'z');
     archive.sha256 = "digest";
@@ -116,6 +117,7 @@ class ApiServerTest : public ::testing::Test {
   SystemClock clock_;
   Logger logger_{Severity::kError};
   FakeEngine engine_;
+  int64_t bos_token_id_ = 1;
   std::unique_ptr<ApiServer> server_;
   std::shared_ptr<grpc::Channel> channel_;
   std::unique_ptr<wire::SglangScheduler::Stub> stub_;
@@ -161,10 +163,37 @@ TEST_F(ApiServerTest, OtherEnginesServicesAndMissingMethodsAreUnimplemented) {
   for (const char* method :
        {"/vllm.grpc.engine.VllmEngine/HealthCheck", "/trtllm.TrtllmService/HealthCheck",
         "/tokenspeed.grpc.scheduler.TokenSpeedScheduler/HealthCheck",
-        "/mlx.grpc.engine.MlxEngine/HealthCheck",
-        "/sglang.grpc.scheduler.SglangScheduler/SubscribeKvEvents",
-        "/sglang.grpc.scheduler.SglangScheduler/Embed"}) {
+        "/mlx.grpc.engine.MlxEngine/HealthCheck"}) {
     EXPECT_EQ(RawCall(method, "", &answer).error_code(), grpc::StatusCode::UNIMPLEMENTED) << method;
+  }
+}
+
+TEST_F(ApiServerTest, ABeginningBeyondTheVocabularyStartsNoPrompt) {
+  bos_token_id_ = 100;
+  Serve();
+  wire::GenerateRequest request = Request("a");
+  request.mutable_tokenized()->clear_input_ids();
+  grpc::ClientContext context;
+  const auto reader = stub_->Generate(&context, request);
+  wire::GenerateResponse response;
+  EXPECT_FALSE(reader->Read(&response));
+  const grpc::Status status = reader->Finish();
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+  EXPECT_THAT(status.error_message(), HasSubstr("no beginning-of-sequence token"));
+}
+
+TEST_F(ApiServerTest, WhatIsNotSupportedIsNamed) {
+  Serve();
+  std::string answer;
+  for (const auto& [method, what] :
+       {std::pair("SubscribeKvEvents", "KV events"), std::pair("Embed", "embeddings"),
+        std::pair("StartProfile", "profiling"), std::pair("StopProfile", "profiling"),
+        std::pair("LoadLoRAAdapter", "LoRA"), std::pair("UnloadLoRAAdapter", "LoRA"),
+        std::pair("ListLoadedLoRAAdapters", "LoRA")}) {
+    const std::string path = absl::StrCat("/sglang.grpc.scheduler.SglangScheduler/", method);
+    const grpc::Status status = RawCall(path.c_str(), "", &answer);
+    EXPECT_EQ(status.error_code(), grpc::StatusCode::UNIMPLEMENTED) << method;
+    EXPECT_THAT(status.error_message(), HasSubstr(what)) << method;
   }
 }
 

@@ -9,6 +9,7 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "libs/base/quoted.h"
 #include "libs/base/status_macros.h"
 
 namespace atelier {
@@ -116,8 +117,9 @@ absl::StatusOr<int> MapCount(absl::string_view field, uint32_t value) {
 absl::Status MapLogitBias(const wire::SamplingParams& params, SamplingOptions* options) {
   for (const auto& [key, bias] : params.logit_bias()) {
     int32_t token = 0;
-    if (!absl::SimpleAtoi(key, &token) || token < 0) {
-      return Invalid("sampling_params.logit_bias: key \"", key, "\" is not a token id");
+    // One way to write each id: " 5" and "05" beside "5" would leave its bias to chance.
+    if (!absl::SimpleAtoi(key, &token) || token < 0 || absl::StrCat(token) != key) {
+      return Invalid("sampling_params.logit_bias: key ", Quoted(key), " is not a token id");
     }
     options->logit_bias[token] = bias;
   }
@@ -162,38 +164,44 @@ absl::StatusOr<LogprobOptions> MapLogprobs(const wire::GenerateRequest& request)
   return options;
 }
 
-// Log probabilities of a whole answer travel in one message unless it is streamed, those of the
-// prompt always: bounds them before any work is done.
+// Log probabilities of the prompt travel in one message.
+absl::Status FitPromptLogprobs(const MappedRequest& mapped, size_t tokens, size_t capacity) {
+  if (tokens <= capacity) return absl::OkStatus();
+  const LogprobOptions& logprobs = mapped.request.logprobs;
+  return Invalid("logprob_start_len=", logprobs.prompt_start, ": log probabilities of ", tokens,
+                 " prompt tokens do not fit a response (at most ", capacity,
+                 " with top_logprobs_num=", logprobs.top, ")");
+}
+
+// Bounds log probabilities before any work is done: those of the prompt, and those of an answer
+// that isn't streamed, by one message; those of a stream by what is kept for a reader that does
+// not read.
 absl::Status FitLogprobs(const MappingLimits& limits, MappedRequest* mapped) {
   const LogprobOptions& logprobs = mapped->request.logprobs;
   if (!logprobs.enabled) return absl::OkStatus();
+  SamplingOptions& sampling = mapped->request.sampling;
   const size_t per_token = LogprobBytes(static_cast<size_t>(logprobs.top));
   size_t capacity = limits.max_response_bytes / per_token;
   const size_t prompt = mapped->request.prompt.size();
   if (logprobs.prompt_start >= 0) {
     const size_t start = std::min(static_cast<size_t>(logprobs.prompt_start), prompt);
-    if (prompt - start > capacity) {
-      return Invalid("logprob_start_len=", logprobs.prompt_start, ": log probabilities of ",
-                     prompt - start, " prompt tokens do not fit a response (at most ", capacity,
-                     " with top_logprobs_num=", logprobs.top, ")");
-    }
+    ATELIER_RETURN_IF_ERROR(FitPromptLogprobs(*mapped, prompt - start, capacity));
     capacity -= prompt - start;
   }
-  if (mapped->stream) return absl::OkStatus();
-  std::optional<int>& max_new_tokens = mapped->request.sampling.max_new_tokens;
+  if (mapped->stream) {
+    capacity = limits.max_backlog_bytes / per_token / static_cast<size_t>(sampling.n);
+  }
   const int fitting = static_cast<int>(std::min<size_t>(capacity, kMaxInt));
-  if (!max_new_tokens.has_value()) {
+  if (!sampling.max_new_tokens.has_value()) {
     const int room = std::max(limits.max_context - static_cast<int>(prompt), 0);
-    if (fitting < room) max_new_tokens = fitting;
+    if (fitting < room) sampling.max_new_tokens = fitting;
     return absl::OkStatus();
   }
-  if (std::min(*max_new_tokens, limits.max_context) > fitting) {
-    return Invalid("sampling_params.max_new_tokens=", *max_new_tokens,
-                   ": log probabilities of more than ", fitting,
-                   " tokens do not fit one response; stream, or ask for fewer top_logprobs_num (",
-                   logprobs.top, ")");
-  }
-  return absl::OkStatus();
+  if (std::min(*sampling.max_new_tokens, limits.max_context) <= fitting) return absl::OkStatus();
+  return Invalid("sampling_params.max_new_tokens=", *sampling.max_new_tokens,
+                 ": log probabilities of more than ", fitting, " tokens do not fit one ",
+                 mapped->stream ? "stream; " : "response; stream, or ",
+                 "ask for fewer top_logprobs_num (", logprobs.top, ")");
 }
 
 }  // namespace

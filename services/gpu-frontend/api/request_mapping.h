@@ -12,6 +12,9 @@ namespace atelier {
 // beside the per-token ones.
 inline constexpr size_t kMaxResponseBytes = (size_t{4} << 20) - (size_t{64} << 10);
 
+// Most that a stream's log probabilities may take when its reader takes none of them.
+inline constexpr size_t kMaxBacklogBytes = size_t{256} << 20;
+
 // What one token with `top` alternatives takes in a message, at most.
 constexpr size_t LogprobBytes(size_t top) { return 40 + 10 * top; }
 
@@ -21,6 +24,7 @@ struct MappingLimits {
   int64_t bos_token_id = -1;  // -1 = none
   int stream_interval = 1;    // of requests that bring none
   size_t max_response_bytes = kMaxResponseBytes;
+  size_t max_backlog_bytes = kMaxBacklogBytes;
 };
 
 struct MappedRequest {

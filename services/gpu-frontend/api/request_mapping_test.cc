@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "libs/testing/status_matchers.h"
@@ -139,9 +140,11 @@ TEST(RequestMapping, RefusesNumbersThatDoNotFit) {
       HasSubstr("max_new_tokens=4294967295"));
   EXPECT_THAT(ErrorOf([](auto& r) { r.mutable_sampling_params()->set_n(129); }),
               HasSubstr("n=129 exceeds 128"));
-  EXPECT_THAT(
-      ErrorOf([](auto& r) { (*r.mutable_sampling_params()->mutable_logit_bias())["x"] = 1; }),
-      HasSubstr("key \"x\""));
+  for (const char* key : {"x", "", " 5", "+5", "05", "-1", "5.0", "99999999999"}) {
+    const std::string error =
+        ErrorOf([key](auto& r) { (*r.mutable_sampling_params()->mutable_logit_bias())[key] = 1; });
+    EXPECT_THAT(error, HasSubstr(absl::StrCat("key \"", key, "\" is not a token id")));
+  }
   EXPECT_THAT(ErrorOf([](auto& r) { r.set_top_logprobs_num(-1); }),
               HasSubstr("top_logprobs_num=-1"));
 }
@@ -189,6 +192,13 @@ TEST(RequestMapping, LogprobsThatCannotFitOneResponseAreRefusedOrBounded) {
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("max_new_tokens=101")));
   request.set_stream(true);
   ATELIER_EXPECT_OK(MapGenerateRequest(request, limits));
+  limits.max_backlog_bytes = 50 * LogprobBytes(2);
+  request.mutable_sampling_params()->set_max_new_tokens(50);
+  ATELIER_EXPECT_OK(MapGenerateRequest(request, limits));
+  request.mutable_sampling_params()->set_n(2);
+  EXPECT_THAT(MapGenerateRequest(request, limits),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       HasSubstr("more than 25 tokens do not fit one stream; ask")));
   request.set_logprob_start_len(0);
   for (int i = 0; i < 99; ++i) request.mutable_tokenized()->add_input_ids(7);
   EXPECT_THAT(MapGenerateRequest(request, limits),

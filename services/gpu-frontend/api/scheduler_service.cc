@@ -94,7 +94,9 @@ absl::StatusOr<MappedRequest> Map(const wire::GenerateRequest& request, const Se
                                   int stream_interval) {
   MappingLimits limits;
   limits.max_context = model.max_context;
-  limits.bos_token_id = model.config.bos_token_id;
+  // One beyond the vocabulary can start no prompt.
+  const int64_t bos = model.config.bos_token_id;
+  limits.bos_token_id = bos < model.config.vocab_size ? bos : -1;
   limits.stream_interval = stream_interval;
   return MapGenerateRequest(request, limits);
 }

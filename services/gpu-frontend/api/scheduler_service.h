@@ -11,13 +11,13 @@
 #include "services/gpu-frontend/api/api_server.h"
 #include "services/gpu-frontend/api/call_counter.h"
 #include "services/gpu-frontend/api/request_mapping.h"
+#include "services/gpu-frontend/api/unsupported_methods.h"
 
 namespace atelier {
 
-// The RPCs of SglangScheduler over an Engine. What is not overridden (Embed, profiling, LoRA, KV
-// events) answers UNIMPLEMENTED, which the gateway tolerates. Until Serve every RPC answers
-// UNAVAILABLE. Thread-safe; no RPC but Generate and Abort waits for anything of the engine's.
-class SchedulerService final : public sglang::grpc::scheduler::SglangScheduler::CallbackService {
+// The RPCs of SglangScheduler over an Engine. Until Serve every one of them answers UNAVAILABLE.
+// Thread-safe; no RPC but Generate and Abort waits for anything of the engine's.
+class SchedulerService final : public UnsupportedMethods {
  public:
   SchedulerService(int stream_interval, Clock& clock, const Logger& logger);
 

@@ -101,11 +101,20 @@ absl::StatusOr<std::string> ReadFile(const std::string& path) {
   return content;
 }
 
-// A file that was cut short would be noticed by the gateway only, at its first request.
+// A file that was cut short, or is another's, would be noticed by the gateway only, at its first
+// request.
 absl::Status CheckJson(const std::string& path, const std::string& content) {
-  if (!absl::EndsWith(path, ".json") || nlohmann::json::accept(content)) return absl::OkStatus();
-  return absl::DataLossError(
-      absl::StrCat(path, ": ", content.size(), " bytes that are no JSON; copy the file again"));
+  if (!absl::EndsWith(path, ".json")) return absl::OkStatus();
+  const auto json = nlohmann::json::parse(content, nullptr, /*allow_exceptions=*/false);
+  if (json.is_discarded()) {
+    return absl::DataLossError(
+        absl::StrCat(path, ": ", content.size(), " bytes that are no JSON; copy the file again"));
+  }
+  if (absl::EndsWith(path, "/tokenizer.json") && !(json.is_object() && json.contains("model"))) {
+    return absl::DataLossError(
+        absl::StrCat(path, ": has no \"model\", so it is no tokenizer; copy the file again"));
+  }
+  return absl::OkStatus();
 }
 
 std::string Sha256Hex(absl::string_view bytes) {

@@ -22,6 +22,8 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::Pair;
 
+constexpr char kTokenizer[] = R"({"model": {"type": "BPE"}})";
+
 void Write(const std::string& path, const std::string& text) { std::ofstream(path) << text; }
 
 std::map<std::string, std::string> Unpack(const std::string& zip) {
@@ -42,14 +44,14 @@ std::map<std::string, std::string> Unpack(const std::string& zip) {
 
 TEST(TokenizerArchive, HoldsTheTokenizerFilesAndNothingElse) {
   const TempDir dir;
-  Write(dir.File("tokenizer.json"), "{\"model\": 1}");
+  Write(dir.File("tokenizer.json"), kTokenizer);
   Write(dir.File("chat_template.jinja"), "{{ x }}");
   Write(dir.File("model.safetensors"), "weights");
   Write(dir.File("README.md"), "no");
   std::filesystem::create_directory(dir.File("vocab.json"));
   ATELIER_ASSERT_OK_AND_ASSIGN(const TokenizerArchive archive, PackTokenizer(dir.path()));
   EXPECT_THAT(Unpack(archive.zip), ElementsAre(Pair("chat_template.jinja", "{{ x }}"),
-                                               Pair("tokenizer.json", "{\"model\": 1}")));
+                                               Pair("tokenizer.json", kTokenizer)));
   EXPECT_EQ(archive.sha256.size(), 64u);
 }
 
@@ -72,10 +74,10 @@ TEST(TokenizerArchive, SameFilesGiveTheSameBytes) {
 TEST(TokenizerArchive, FollowsLinksAsModelCachesUseThem) {
   const TempDir blobs;
   const TempDir dir;
-  Write(blobs.File("abc123"), "{}");
+  Write(blobs.File("abc123"), kTokenizer);
   std::filesystem::create_symlink(blobs.File("abc123"), dir.File("tokenizer.json"));
   ATELIER_ASSERT_OK_AND_ASSIGN(const TokenizerArchive archive, PackTokenizer(dir.path()));
-  EXPECT_THAT(Unpack(archive.zip), ElementsAre(Pair("tokenizer.json", "{}")));
+  EXPECT_THAT(Unpack(archive.zip), ElementsAre(Pair("tokenizer.json", kTokenizer)));
 }
 
 TEST(TokenizerArchive, SaysWhatIsMissing) {
@@ -95,9 +97,19 @@ TEST(TokenizerArchive, RefusesAFileThatWasCutShort) {
               StatusIs(absl::StatusCode::kDataLoss, HasSubstr("tokenizer.json: 25 bytes")));
 }
 
+TEST(TokenizerArchive, RefusesATokenizerWithoutAModel) {
+  for (const char* content : {"{}", "[\"model\"]", "3"}) {
+    const TempDir dir;
+    Write(dir.File("tokenizer.json"), content);
+    EXPECT_THAT(PackTokenizer(dir.path()), StatusIs(absl::StatusCode::kDataLoss,
+                                                    HasSubstr("tokenizer.json: has no \"model\"")))
+        << content;
+  }
+}
+
 TEST(TokenizerArchive, RefusesMoreFilesThanTheGatewayTakes) {
   const TempDir dir;
-  Write(dir.File("tokenizer.json"), "{}");
+  Write(dir.File("tokenizer.json"), kTokenizer);
   for (int i = 0; i < 50; ++i) Write(dir.File("t" + std::to_string(i) + ".jinja"), "x");
   EXPECT_THAT(PackTokenizer(dir.path()),
               StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("51 files")));

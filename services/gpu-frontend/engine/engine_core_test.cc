@@ -414,8 +414,12 @@ TEST(EngineCore, AFailedStepEndsExactlyTheRequestsInIt) {
 TEST(EngineCore, LogitsWithoutAnyNumberEndTheRequestWithInternal) {
   Harness harness;
   GenerateRequest request = Greedy({1, 2, 3}, 5);
-  for (int32_t token = 0; token < 64; ++token) request.sampling.stop_token_ids.push_back(token);
-  request.sampling.min_new_tokens = 2;  // forbids every token
+  // Together with the end of sequence all there are, and none may come yet.
+  for (int32_t token = 0; token < 64; ++token) {
+    if (token != kEos) request.sampling.stop_token_ids.push_back(token);
+  }
+  request.sampling.ignore_eos = false;
+  request.sampling.min_new_tokens = 2;
   const auto sink = harness.Add(request);
   const auto other = harness.Add(Greedy({4, 5}, 5));
   harness.RunAll();

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <set>
 
 #include "absl/strings/str_cat.h"
 #include "libs/base/status_macros.h"
@@ -80,6 +81,11 @@ absl::Status CheckLengths(const SamplingOptions& s, int vocab_size) {
   }
   for (const int32_t token : s.stop_token_ids) {
     ATELIER_RETURN_IF_ERROR(CheckToken("stop_token_ids", token, vocab_size));
+  }
+  const std::set<int32_t> stops(s.stop_token_ids.begin(), s.stop_token_ids.end());
+  if (s.min_new_tokens > 0 && stops.size() == static_cast<size_t>(vocab_size)) {
+    return Bad("min_new_tokens", absl::StrCat(s.min_new_tokens),
+               "0 where stop_token_ids are the whole vocabulary");
   }
   if (s.n < 1 || s.n > kMaxSequencesPerRequest) {
     return Bad("n", absl::StrCat(s.n), absl::StrCat("in [1, ", kMaxSequencesPerRequest, "]"));

@@ -90,6 +90,12 @@ INSTANTIATE_TEST_SUITE_P(
                    r.sampling.stop_token_ids = {3, 101};
                  },
                  "stop_token_ids", "101"},
+        BadField{"EveryTokenForbidden",
+                 [](R& r) {
+                   for (int32_t id = 0; id < 100; ++id) r.sampling.stop_token_ids.push_back(id);
+                   r.sampling.min_new_tokens = 1;
+                 },
+                 "min_new_tokens=1", "stop_token_ids"},
         BadField{"NZero", [](R& r) { r.sampling.n = 0; }, "n=0", "[1, 128]"},
         BadField{"NHuge", [](R& r) { r.sampling.n = 1000; }, "n=1000", "[1, 128]"},
         BadField{"TopLogprobs", [](R& r) { r.logprobs.top = 101; }, "logprobs.top", "101"},
