@@ -3,6 +3,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "grpcpp/impl/codegen/proto_utils.h"
+#include "libs/base/check.h"
 #include "libs/transport/status_codes.h"
 
 namespace atelier {
@@ -67,19 +69,25 @@ void ForwardStream::BeginShutdown() {
 }
 
 void ForwardStream::OnReadDone(bool ok) {
-  std::shared_ptr<v1::ForwardRequest> message;
+  grpc::ByteBuffer bytes;
   {
     absl::MutexLock lock(&mutex_);
-    message = std::exchange(incoming_, nullptr);
+    reading_ = false;
+    bytes.Swap(&incoming_);
     if (!ok) {
       half_closed_ = true;
       FinishIfIdleLocked();
       return;
     }
-    if (finished_ || cancelled_) return;
+    if (finished_ || !end_.ok()) return;
   }
-  Handle(std::move(message));
+  auto message = std::make_shared<v1::ForwardRequest>();
+  const bool parsed =
+      grpc::SerializationTraits<v1::ForwardRequest>::Deserialize(&bytes, message.get()).ok();
+  if (parsed) Handle(std::move(message));
   absl::MutexLock lock(&mutex_);
+  // Nothing tells whose call it was to be: the peer speaks another protocol.
+  if (!parsed) return EndLocked(absl::InvalidArgumentError("a message is no ForwardRequest"));
   ReadMoreLocked();
 }
 
@@ -110,7 +118,7 @@ std::shared_ptr<ForwardStream::Call> ForwardStream::AddCall(const v1::ForwardReq
   absl::MutexLock lock(&mutex_);
   if (!calls_.emplace(message.id(), call).second) return nullptr;
   // The stream may have been cancelled since this message was read.
-  if (cancelled_) call->Cancel();
+  if (!end_.ok()) call->Cancel();
   bytes_ += call->bytes();
   return call;
 }
@@ -119,13 +127,15 @@ void ForwardStream::Refuse(uint64_t id, const absl::Status& status) {
   serving_.handler.OnRefused(status);
   ForwardReply reply;
   reply.status = status;
-  auto response = EncodeBoundedReply(id, std::move(reply), serving_.max_message_bytes);
+  Outgoing response =
+      Serialized(*EncodeBoundedReply(id, std::move(reply), serving_.max_message_bytes));
   absl::MutexLock lock(&mutex_);
   EnqueueLocked(std::move(response));
 }
 
 void ForwardStream::Answer(const std::shared_ptr<Call>& call, ForwardReply reply) {
-  auto response = EncodeBoundedReply(call->id(), std::move(reply), serving_.max_message_bytes);
+  Outgoing response =
+      Serialized(*EncodeBoundedReply(call->id(), std::move(reply), serving_.max_message_bytes));
   absl::MutexLock lock(&mutex_);
   calls_.erase(call->id());
   bytes_ -= call->bytes();
@@ -134,20 +144,30 @@ void ForwardStream::Answer(const std::shared_ptr<Call>& call, ForwardReply reply
   FinishIfIdleLocked();
 }
 
-void ForwardStream::EnqueueLocked(std::unique_ptr<v1::ForwardResponse> response) {
-  if (finished_ || cancelled_) return;
-  bytes_ += TensorBytes(*response);
+ForwardStream::Outgoing ForwardStream::Serialized(const v1::ForwardResponse& response) {
+  Outgoing outgoing;
+  outgoing.bytes = TensorBytes(response);
+  bool own_buffer = false;
+  ATELIER_CHECK(grpc::SerializationTraits<v1::ForwardResponse>::Serialize(
+                    response, &outgoing.message, &own_buffer)
+                    .ok());
+  return outgoing;
+}
+
+void ForwardStream::EnqueueLocked(Outgoing response) {
+  if (finished_ || !end_.ok()) return;
+  bytes_ += response.bytes;
   writes_.push_back(std::move(response));
-  if (writes_.size() == 1) StartWrite(writes_.front().get());
+  if (writes_.size() == 1) StartWrite(&writes_.front().message);
 }
 
 void ForwardStream::OnWriteDone(bool ok) {
   absl::MutexLock lock(&mutex_);
-  bytes_ -= TensorBytes(*writes_.front());
+  bytes_ -= writes_.front().bytes;
   writes_.pop_front();
   if (!ok) writes_.clear();  // the stream is broken; OnCancel follows or came before
-  if (!writes_.empty() && !cancelled_) {
-    StartWrite(writes_.front().get());
+  if (!writes_.empty() && end_.ok()) {
+    StartWrite(&writes_.front().message);
   } else {
     writes_.clear();
   }
@@ -157,7 +177,11 @@ void ForwardStream::OnWriteDone(bool ok) {
 
 void ForwardStream::OnCancel() {
   absl::MutexLock lock(&mutex_);
-  cancelled_ = true;
+  EndLocked(absl::CancelledError("the caller has gone"));
+}
+
+void ForwardStream::EndLocked(const absl::Status& status) {
+  if (end_.ok()) end_ = status;
   for (const auto& [id, call] : calls_) call->Cancel();
   FinishIfIdleLocked();
 }
@@ -168,19 +192,18 @@ void ForwardStream::OnDone() {
 }
 
 void ForwardStream::ReadMoreLocked() {
-  const bool reading = incoming_ != nullptr;
-  if (reading || half_closed_ || finished_ || cancelled_) return;
+  if (reading_ || half_closed_ || finished_ || !end_.ok()) return;
   if (calls_.size() + writes_.size() >= static_cast<size_t>(kMaxCallsPerStream)) return;
   if (bytes_ >= serving_.max_message_bytes) return;
-  incoming_ = std::make_shared<v1::ForwardRequest>();
-  StartRead(incoming_.get());
+  reading_ = true;
+  StartRead(&incoming_);
 }
 
 void ForwardStream::FinishIfIdleLocked() {
   if (finished_ || !writes_.empty()) return;
-  if (cancelled_) {
+  if (!end_.ok()) {
     finished_ = true;
-    Finish(ToGrpcStatus(absl::CancelledError("the caller has gone")));
+    Finish(ToGrpcStatus(end_));
   } else if (calls_.empty() && half_closed_) {
     finished_ = true;
     Finish(grpc::Status::OK);

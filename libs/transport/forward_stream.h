@@ -21,8 +21,9 @@ std::unique_ptr<v1::ForwardResponse> EncodeBoundedReply(uint64_t id, ForwardRepl
                                                         int64_t max_message_bytes);
 
 // The worker's end of one ForwardStream. Lives until gRPC is done with it and every call that it
-// handed out has been answered (answers after the stream's end are dropped). Thread-safe.
-class ForwardStream final : public grpc::ServerBidiReactor<v1::ForwardRequest, v1::ForwardResponse>,
+// handed out has been answered (answers after the stream's end are dropped). A message that is no
+// ForwardRequest ends it with INVALID_ARGUMENT. Thread-safe.
+class ForwardStream final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>,
                             public std::enable_shared_from_this<ForwardStream> {
  public:
   static std::shared_ptr<ForwardStream> Start(const ForwardServing& serving);
@@ -32,6 +33,10 @@ class ForwardStream final : public grpc::ServerBidiReactor<v1::ForwardRequest, v
 
  private:
   class Call;
+  struct Outgoing {
+    grpc::ByteBuffer message;
+    int64_t bytes = 0;  // of its tensors
+  };
 
   explicit ForwardStream(const ForwardServing& serving) : serving_(serving) {}
 
@@ -46,8 +51,10 @@ class ForwardStream final : public grpc::ServerBidiReactor<v1::ForwardRequest, v
   void Refuse(uint64_t id, const absl::Status& status);
   void Answer(const std::shared_ptr<Call>& call, ForwardReply reply);
 
-  void EnqueueLocked(std::unique_ptr<v1::ForwardResponse> response)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  static Outgoing Serialized(const v1::ForwardResponse& response);
+  void EnqueueLocked(Outgoing response) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Drops what is in flight; `status` goes to the client once nothing is being written.
+  void EndLocked(const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void ReadMoreLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void FinishIfIdleLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
@@ -55,13 +62,14 @@ class ForwardStream final : public grpc::ServerBidiReactor<v1::ForwardRequest, v
   std::shared_ptr<ForwardStream> self_;  // released by OnDone
 
   absl::Mutex mutex_;
-  std::shared_ptr<v1::ForwardRequest> incoming_ ABSL_GUARDED_BY(mutex_);  // not null while reading
+  grpc::ByteBuffer incoming_;                      // gRPC's while reading_
+  bool reading_ ABSL_GUARDED_BY(mutex_) = false;
   absl::flat_hash_map<uint64_t, std::shared_ptr<Call>> calls_ ABSL_GUARDED_BY(mutex_);
-  std::deque<std::unique_ptr<v1::ForwardResponse>> writes_ ABSL_GUARDED_BY(mutex_);
+  std::deque<Outgoing> writes_ ABSL_GUARDED_BY(mutex_);
   int64_t bytes_ ABSL_GUARDED_BY(mutex_) = 0;  // of requests in calls_ and responses in writes_
   bool half_closed_ ABSL_GUARDED_BY(mutex_) = false;  // the client sends no more
   bool shutting_down_ ABSL_GUARDED_BY(mutex_) = false;
-  bool cancelled_ ABSL_GUARDED_BY(mutex_) = false;
+  absl::Status end_ ABSL_GUARDED_BY(mutex_);  // why no call is served any more; OK = all are
   bool finished_ ABSL_GUARDED_BY(mutex_) = false;  // Finish was called: no operation may follow
 };
 

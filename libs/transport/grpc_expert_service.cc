@@ -93,7 +93,7 @@ grpc::ServerUnaryReactor* GrpcExpertService::Forward(grpc::CallbackServerContext
   return call.get();
 }
 
-grpc::ServerBidiReactor<v1::ForwardRequest, v1::ForwardResponse>* GrpcExpertService::ForwardStream(
+grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* GrpcExpertService::ForwardStream(
     grpc::CallbackServerContext*) {
   const std::shared_ptr<atelier::ForwardStream> stream = atelier::ForwardStream::Start(serving_);
   bool shutting_down = false;

@@ -10,8 +10,10 @@
 namespace atelier {
 
 // ExpertService over a WorkerHandler. Thread-safe; outlives the gRPC server that it is registered
-// with.
-class GrpcExpertService final : public v1::ExpertService::CallbackService {
+// with. Streams carry raw messages: gRPC would take one that it cannot parse for the stream's end.
+class GrpcExpertService final
+    : public v1::ExpertService::WithCallbackMethod_Forward<
+          v1::ExpertService::WithRawCallbackMethod_ForwardStream<v1::ExpertService::Service>> {
  public:
   explicit GrpcExpertService(const ForwardServing& serving) : serving_(serving) {}
 
@@ -21,7 +23,7 @@ class GrpcExpertService final : public v1::ExpertService::CallbackService {
   grpc::ServerUnaryReactor* Forward(grpc::CallbackServerContext* context,
                                     const v1::ForwardRequest* request,
                                     v1::ForwardResponse* response) override;
-  grpc::ServerBidiReactor<v1::ForwardRequest, v1::ForwardResponse>* ForwardStream(
+  grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* ForwardStream(
       grpc::CallbackServerContext* context) override;
 
  private:

@@ -253,6 +253,34 @@ TEST_F(ServerTest, AHalfClosedStreamStillGetsItsAnswers) {
   ATELIER_EXPECT_OK(FromGrpcStatus(stream->Finish()));
 }
 
+TEST_F(ServerTest, AStreamOfAnotherProtocolIsRefusedAndOthersGoOn) {
+  grpc::GenericStub stub(channel_);
+  grpc::ClientContext context;
+  grpc::CompletionQueue queue;
+  const auto next = [&queue] {
+    void* tag = nullptr;
+    bool ok = false;
+    return queue.Next(&tag, &ok) && ok;
+  };
+  const auto stream = stub.PrepareCall(&context, "/atelier.v1.ExpertService/ForwardStream", &queue);
+  stream->StartCall(nullptr);
+  ASSERT_TRUE(next());
+  stream->Write(FromText("GET / HTTP/1.1"), nullptr);
+  ASSERT_TRUE(next());
+  grpc::ByteBuffer answer;
+  stream->Read(&answer, nullptr);
+  EXPECT_FALSE(next());
+  grpc::Status status;
+  stream->Finish(&status, nullptr);
+  ASSERT_TRUE(next());
+  EXPECT_THAT(FromGrpcStatus(status),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("no ForwardRequest")));
+  queue.Shutdown();
+
+  v1::ForwardResponse response;
+  ATELIER_EXPECT_OK(Forward(OneRow(1), &response));
+}
+
 TEST_F(ServerTest, AStreamIsNotReadBeyondItsCredit) {
   constexpr int kRequests = kMaxCallsPerStream + 200;
   worker_.Hold();
