@@ -62,14 +62,14 @@ class ForwardStream final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grp
   std::shared_ptr<ForwardStream> self_;  // released by OnDone
 
   absl::Mutex mutex_;
-  grpc::ByteBuffer incoming_;                      // gRPC's while reading_
+  grpc::ByteBuffer incoming_;  // gRPC's while reading_
   bool reading_ ABSL_GUARDED_BY(mutex_) = false;
   absl::flat_hash_map<uint64_t, std::shared_ptr<Call>> calls_ ABSL_GUARDED_BY(mutex_);
   std::deque<Outgoing> writes_ ABSL_GUARDED_BY(mutex_);
   int64_t bytes_ ABSL_GUARDED_BY(mutex_) = 0;  // of requests in calls_ and responses in writes_
   bool half_closed_ ABSL_GUARDED_BY(mutex_) = false;  // the client sends no more
   bool shutting_down_ ABSL_GUARDED_BY(mutex_) = false;
-  absl::Status end_ ABSL_GUARDED_BY(mutex_);  // why no call is served any more; OK = all are
+  absl::Status end_ ABSL_GUARDED_BY(mutex_);       // why no call is served any more; OK = all are
   bool finished_ ABSL_GUARDED_BY(mutex_) = false;  // Finish was called: no operation may follow
 };
 
