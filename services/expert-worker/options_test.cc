@@ -6,6 +6,7 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "libs/testing/flag_names.h"
 #include "libs/testing/status_matchers.h"
 #include "services/expert-worker/flags.h"
 
@@ -227,6 +228,50 @@ TEST(WorkerFlags, BadValuesNameFlagValueAndWhatIsValid) {
     const std::string name = std::string(flag).substr(0, std::string(flag).find('='));
     EXPECT_THAT(std::string(status.message()), HasSubstr(name)) << flag;
   }
+}
+
+// One bad value, at least, for every flag there is.
+TEST(WorkerFlags, EveryBadValueIsRefusedByName) {
+  const std::vector<std::string> arguments = {"--model-path=",
+                                              "--shard-slice=2/2",
+                                              "--experts=7-0",
+                                              "--skip-experts=",
+                                              "--method=fp4",
+                                              "--store-dir=",
+                                              "--populate=2",
+                                              "--listen=127.0.0.1",
+                                              "--insecure=perhaps",
+                                              "--metrics-address=nowhere",
+                                              "--ready-file=",
+                                              "--shm-listen=",
+                                              "--shm-allow-uids=root",
+                                              "--shm-max-clients=0",
+                                              "--shm-bytes-per-client=lots",
+                                              "--shm-spin=x",
+                                              "--numa-node=-2",
+                                              "--threads=-1",
+                                              "--pin-threads=maybe",
+                                              "--no-pin=false",
+                                              "--cpu-isa=mmx",
+                                              "--capabilities=2",
+                                              "--max-tokens-per-call=0",
+                                              "--max-queued-calls=0",
+                                              "--max-queued-tokens=0",
+                                              "--max-message-bytes=much",
+                                              "--default-timeout=soon",
+                                              "--drain-timeout=-1s",
+                                              "--log-level=loud"};
+  for (const std::string& argument : arguments) {
+    WorkerOptions options = Good();
+    const absl::StatusOr<CommandLine> parsed = Parse(&options, {argument.c_str()});
+    const absl::Status status = parsed.ok() ? options.Validate() : parsed.status();
+    const std::string flag = argument.substr(0, argument.find('='));
+    EXPECT_THAT(status, StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(flag))) << argument;
+    const std::string value = argument.substr(argument.find('=') + 1);
+    EXPECT_THAT(std::string(status.message()), HasSubstr(value.empty() ? "\"\"" : value));
+  }
+  WorkerOptions options;
+  EXPECT_EQ(testing::FlagNamesOf(arguments), testing::FlagNames(WorkerFlags(&options).Help()));
 }
 
 TEST(WorkerFlags, HelpTeachesByExampleAndNamesEveryDefault) {

@@ -6,6 +6,7 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "libs/testing/flag_names.h"
 #include "libs/testing/status_matchers.h"
 #include "services/gpu-frontend/flags.h"
 
@@ -143,36 +144,50 @@ TEST(FrontendFlags, FillTheOptions) {
   EXPECT_EQ(options.max_running_requests, 3);
 }
 
-// One bad value for every flag that can have one.
+// One bad value, at least, for every flag there is.
 TEST(FrontendFlags, EveryBadValueIsRefusedByName) {
-  for (const char* argument : {"--port=-1",
-                               "--port=65536",
-                               "--context-length=-1",
-                               "--max-running-requests=0",
-                               "--max-queued-requests=0",
-                               "--kv-cache-bytes=much",
-                               "--max-total-tokens=-1",
-                               "--page-size=0",
-                               "--chunked-prefill-size=0",
-                               "--stream-interval=0",
-                               "--random-seed=-2",
-                               "--threads=-1",
-                               "--device=tpu",
-                               "--device=cuda",
-                               "--max-step-time=x",
-                               "--cpu-isa=mmx",
-                               "--log-level=loud",
-                               "--worker-timeout=soon",
-                               "--connect-timeout=-1s",
-                               "--drain-timeout=x",
-                               "--insecure=perhaps",
-                               "--workers=a:1,",
-                               "--disable-prefix-cache=2"}) {
-    FrontendOptions options;
-    const std::string text = argument;
-    EXPECT_THAT(Parse(&options, {argument}),
-                StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(text)));
+  const std::vector<std::string> arguments = {"--model-path=",
+                                              "--served-model-name=",
+                                              "--tokenizer-path=",
+                                              "--advertised-path=",
+                                              "--context-length=-1",
+                                              "--host=a b",
+                                              "--port=-1",
+                                              "--port=65536",
+                                              "--insecure=perhaps",
+                                              "--metrics-address=nowhere",
+                                              "--ready-file=",
+                                              "--workers=127.0.0.1",
+                                              "--workers=a:1,",
+                                              "--worker-timeout=soon",
+                                              "--connect-timeout=-1s",
+                                              "--device=tpu",
+                                              "--device=cuda",
+                                              "--threads=-1",
+                                              "--cpu-isa=mmx",
+                                              "--max-running-requests=0",
+                                              "--max-queued-requests=0",
+                                              "--kv-cache-bytes=much",
+                                              "--max-total-tokens=-1",
+                                              "--page-size=0",
+                                              "--chunked-prefill-size=0",
+                                              "--max-step-time=x",
+                                              "--disable-prefix-cache=2",
+                                              "--stream-interval=0",
+                                              "--random-seed=-2",
+                                              "--drain-timeout=x",
+                                              "--log-level=loud"};
+  for (const std::string& argument : arguments) {
+    FrontendOptions options = Good();
+    const absl::StatusOr<CommandLine> parsed = Parse(&options, {argument.c_str()});
+    const absl::Status status = parsed.ok() ? options.Validate() : parsed.status();
+    const std::string flag = argument.substr(0, argument.find('='));
+    EXPECT_THAT(status, StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(flag))) << argument;
+    const std::string value = argument.substr(argument.find('=') + 1);
+    EXPECT_THAT(std::string(status.message()), HasSubstr(value.empty() ? "\"\"" : value));
   }
+  FrontendOptions options;
+  EXPECT_EQ(testing::FlagNamesOf(arguments), testing::FlagNames(FrontendFlags(&options).Help()));
 }
 
 TEST(FrontendFlags, HelpNamesEveryFlagOnce) {
