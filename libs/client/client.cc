@@ -1,7 +1,6 @@
 #include "libs/client/client.h"
 
 #include <algorithm>
-#include <map>
 #include <set>
 #include <utility>
 
@@ -10,76 +9,47 @@
 #include "libs/base/status_macros.h"
 #include "libs/client/pending_call.h"
 #include "libs/client/routing_table.h"
-#include "libs/client/worker_set.h"
-#include "libs/metrics/metrics.h"
-#include "libs/transport/worker_connection.h"
+#include "libs/client/row_split.h"
+#include "libs/client/worker_pool.h"
 
 namespace atelier {
 namespace {
 
-// Whether row `token` has an expert in a shard.
-bool RowNeeds(const Routing& routing, int token, const RoutedShard& shard) {
-  const int32_t* ids =
-      routing.expert_ids + static_cast<size_t>(token) * static_cast<size_t>(routing.top_k);
-  return std::any_of(ids, ids + routing.top_k,
-                     [&](int32_t id) { return id >= shard.expert_begin && id < shard.expert_end; });
-}
-
-// The workers that must answer, each with the rows that have an expert there.
-std::vector<WorkerPart> SplitRows(const std::vector<RoutedShard>& shards, const Routing& routing) {
-  std::map<size_t, std::vector<const RoutedShard*>> by_worker;
-  for (const RoutedShard& shard : shards) by_worker[shard.worker].push_back(&shard);
-  std::vector<WorkerPart> parts;
-  for (const auto& [worker, held] : by_worker) {
-    WorkerPart part;
-    part.worker = worker;
-    for (int token = 0; token < routing.num_tokens; ++token) {
-      if (std::any_of(held.begin(), held.end(),
-                      [&](const RoutedShard* shard) { return RowNeeds(routing, token, *shard); })) {
-        part.rows.push_back(token);
-      }
-    }
-    if (!part.rows.empty()) parts.push_back(std::move(part));
-  }
-  return parts;
-}
-
 class Client final : public ExpertClient {
  public:
   Client(const ClientOptions& options, Clock& clock, const Logger& logger, ClientMetrics* metrics)
-      : options_(options),
-        clock_(clock),
-        metrics_(metrics),
-        workers_(
-            options.workers,
-            {options.model_digest, options.hidden_size, options.num_experts, options.moe_layers},
-            logger, metrics) {
-    for (size_t i = 0; i < options.workers.size(); ++i) {
-      if (metrics != nullptr) call_seconds_.push_back(&metrics->CallSeconds(options.workers[i]));
-    }
-    for (size_t i = 0; i < options.workers.size(); ++i) {
-      connections_.push_back(WorkerConnection::Create(
-          options.workers[i], clock, logger,
-          [this, i](const absl::StatusOr<WorkerDescription>& news) { workers_.Update(i, news); }));
-    }
-  }
+      : pool_(options, clock, logger, metrics) {}
 
-  absl::Status AwaitTable() { return workers_.AwaitTable(absl::Now() + options_.connect_timeout); }
+  absl::Status AwaitTable() {
+    return pool_.workers().AwaitTable(absl::Now() + pool_.options().connect_timeout);
+  }
 
   absl::StatusOr<std::unique_ptr<PendingForward>> Forward(const ForwardCall& call) override {
-    std::shared_ptr<const RoutingTable> table = workers_.table();
-    ATELIER_RETURN_IF_ERROR(Check(*table, call));
-    std::vector<WorkerPart> parts = SplitRows(*table->Layer(call.layer), call.routing);
-    for (const WorkerPart& part : parts) ATELIER_RETURN_IF_ERROR(workers_.Usable(part.worker));
-    const std::string& digest = table->model_digest();
-    auto pending =
-        std::make_unique<PendingCall>(table, call.layer, call.batch.num_tokens, std::move(parts));
-    Send(call, digest, *pending);
-    return pending;
+    std::shared_ptr<const Routes> routes = pool_.workers().routes();
+    ATELIER_RETURN_IF_ERROR(Check(*routes->table, call));
+    const RoutedLayer& layer = *routes->table->Layer(call.layer);
+    std::vector<CallPart> split = SplitRows(
+        layer, call.routing, call.priority,
+        [&](const ReplicaGroup& group) { return pool_.Choices(group, *routes, call.layer); });
+    for (const CallPart& part : split) {
+      const std::vector<size_t>& workers = part.group->workers;
+      if (workers.size() == 1 && !routes->Live(workers[0])) {
+        return pool_.workers().WhyUnusable(*part.group);
+      }
+    }
+    std::vector<PartRequest> parts = Encode(call, *routes->table, std::move(split));
+    for (const PartRequest& part : parts) {
+      pool_.Probe(*part.group, *routes, static_cast<int>(part.rows.size()), part.encoded);
+    }
+    const absl::Duration timeout =
+        call.timeout > absl::ZeroDuration() ? call.timeout : pool_.options().call_timeout;
+    return std::make_unique<PendingCall>(pool_, std::move(routes), call.layer,
+                                         call.batch.num_tokens, pool_.clock().Now() + timeout,
+                                         std::move(parts));
   }
 
-  std::vector<WorkerInfo> Workers() const override { return workers_.Infos(); }
-  absl::Status Ready() const override { return workers_.Ready(); }
+  std::vector<WorkerInfo> Workers() const override { return pool_.workers().Infos(); }
+  absl::Status Ready() const override { return pool_.workers().Ready(); }
 
  private:
   static absl::Status Check(const RoutingTable& table, const ForwardCall& call) {
@@ -94,53 +64,51 @@ class Client final : public ExpertClient {
     return ValidateRouting(call.batch, call.routing, table.num_experts());
   }
 
-  // Parts with the same rows share one encoding.
-  void Send(const ForwardCall& call, const std::string& digest, PendingCall& pending) {
-    const absl::Duration timeout =
-        call.timeout > absl::ZeroDuration() ? call.timeout : options_.call_timeout;
-    const absl::Time start = clock_.Now();
-    const std::vector<WorkerPart>& parts = pending.parts();
-    std::shared_ptr<const EncodedForward> encoded;
-    for (size_t i = 0; i < parts.size(); ++i) {
-      if (i == 0 || parts[i].rows != parts[i - 1].rows) encoded = Encode(call, parts[i], digest);
-      const size_t worker = parts[i].worker;
-      pending.Keep(connections_[worker]->Forward(
-          encoded, start + timeout, [this, &pending, i, start, worker](ForwardReply reply) {
-            Observe(worker, start, reply.status);
-            pending.Finish(i, std::move(reply));
-          }));
+  // Parts of the same rows share one encoding, unless the experts have to be told apart.
+  static std::vector<PartRequest> Encode(const ForwardCall& call, const RoutingTable& table,
+                                         std::vector<CallPart> split) {
+    std::vector<PartRequest> parts;
+    for (CallPart& part : split) {
+      const auto same = std::find_if(parts.begin(), parts.end(), [&](const PartRequest& other) {
+        return !part.group->holds_more && !other.group->holds_more && other.rows == part.rows;
+      });
+      PartRequest request{part.group, AllReplicas(part), std::move(part.rows), nullptr};
+      request.encoded =
+          same != parts.end() ? same->encoded : EncodePart(call, table, *part.group, request.rows);
+      parts.push_back(std::move(request));
     }
+    return parts;
   }
 
-  std::shared_ptr<const EncodedForward> Encode(const ForwardCall& call, const WorkerPart& part,
-                                               const std::string& digest) {
+  // Those that may not be asked now may be when they are needed.
+  static std::vector<size_t> AllReplicas(const CallPart& part) {
+    std::vector<size_t> replicas = part.replicas;
+    for (const size_t worker : part.group->workers) {
+      if (std::find(replicas.begin(), replicas.end(), worker) == replicas.end()) {
+        replicas.push_back(worker);
+      }
+    }
+    return replicas;
+  }
+
+  static std::shared_ptr<const EncodedForward> EncodePart(const ForwardCall& call,
+                                                          const RoutingTable& table,
+                                                          const ReplicaGroup& group,
+                                                          const std::vector<int>& rows) {
     ForwardEncoding encoding;
     encoding.layer = call.layer;
     encoding.batch = call.batch;
     encoding.routing = call.routing;
     encoding.priority = call.priority;
-    encoding.model_digest = digest;
-    if (part.rows.size() < static_cast<size_t>(call.batch.num_tokens)) encoding.rows = &part.rows;
+    encoding.model_digest = table.model_digest();
+    if (rows.size() < static_cast<size_t>(call.batch.num_tokens)) encoding.rows = &rows;
+    if (!group.holds_more) return EncodeForward(encoding);
+    const std::vector<int32_t> ids = MaskExperts(*table.Layer(call.layer), group, call.routing);
+    encoding.routing.expert_ids = ids.data();
     return EncodeForward(encoding);
   }
 
-  void Observe(size_t worker, absl::Time start, const absl::Status& status) {
-    if (metrics_ == nullptr) return;
-    if (status.ok()) {
-      call_seconds_[worker]->Observe(absl::ToDoubleSeconds(clock_.Now() - start));
-    } else {
-      metrics_->CallErrors(options_.workers[worker], absl::StatusCodeToString(status.code()))
-          .Increment();
-    }
-  }
-
-  const ClientOptions options_;
-  Clock& clock_;
-  ClientMetrics* const metrics_;
-  std::vector<prometheus::Histogram*> call_seconds_;  // per worker, if there are metrics
-  WorkerSet workers_;
-  std::vector<std::unique_ptr<WorkerConnection>>
-      connections_;  // destroyed first: they call workers_
+  mutable WorkerPool pool_;
 };
 
 }  // namespace
@@ -162,7 +130,7 @@ absl::Status ClientOptions::Validate() const {
     return absl::InvalidArgumentError(absl::StrCat(
         "connect_timeout=", absl::FormatDuration(connect_timeout), ": must not be negative"));
   }
-  return absl::OkStatus();
+  return failover.Validate();
 }
 
 absl::StatusOr<std::unique_ptr<ExpertClient>> ExpertClient::Connect(const ClientOptions& options,

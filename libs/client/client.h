@@ -9,6 +9,7 @@
 #include "absl/time/time.h"
 #include "libs/base/clock.h"
 #include "libs/base/log.h"
+#include "libs/client/failover_options.h"
 #include "libs/model/token_batch.h"
 #include "libs/transport/worker_protocol.h"
 
@@ -31,6 +32,7 @@ struct ClientOptions {
   // workers hold.
   std::vector<int> moe_layers;
   int num_experts = 0;
+  FailoverOptions failover;
 
   absl::Status Validate() const;
 };
@@ -56,30 +58,34 @@ class PendingForward {
  public:
   virtual ~PendingForward() = default;
   // Blocks until all shards have answered or one cannot. Writes sum over shards, added in shard
-  // order in fp32, to out [T, H]. UNAVAILABLE when a shard's worker is gone, DEADLINE_EXCEEDED, or
-  // the worker's own status; the message names the worker.
+  // order in fp32, to out [T, H]. What one replica fails, or answers too late, is asked of another:
+  // UNAVAILABLE when none of a shard is left, DEADLINE_EXCEEDED, or the last worker's own status;
+  // the message names the workers.
   virtual absl::Status Wait(float* out) = 0;
 };
 
 // Calls the experts of a model that any number of workers hold. Discovers what each worker holds
-// (Describe), watches their health, reconnects to a worker that comes back. Thread-safe. Calls
-// never block on a dead worker: they fail at once.
+// (Describe), watches their health, reconnects to a worker that comes back. Workers that hold the
+// same shard are replicas: each call goes to one of them, and to another if that one fails or is
+// late, without any effect on the result. Thread-safe. Calls never block on a dead worker: where
+// it has no replica they fail at once.
 class ExpertClient {
  public:
   // Blocks up to connect_timeout. FAILED_PRECONDITION names what does not fit (digest, hidden size,
   // uncovered experts of layers, overlapping shards); UNAVAILABLE names workers that did not
-  // answer.
+  // answer. A worker is not waited for when others hold all that it could.
   static absl::StatusOr<std::unique_ptr<ExpertClient>> Connect(const ClientOptions& options,
                                                                Clock& clock, const Logger& logger,
                                                                ClientMetrics* metrics);
   virtual ~ExpertClient() = default;
 
-  // Sends the rows to every worker that holds a shard of the layer and returns at once. The result
+  // Sends the rows to a replica of every shard of the layer and returns at once. The result
   // must be destroyed before this client.
   virtual absl::StatusOr<std::unique_ptr<PendingForward>> Forward(const ForwardCall& call) = 0;
 
   virtual std::vector<WorkerInfo> Workers() const = 0;
-  // OK when every needed shard has a connected worker; else UNAVAILABLE naming the missing ones.
+  // OK when every needed shard has a connected worker (one replica); else UNAVAILABLE naming the
+  // missing ones.
   virtual absl::Status Ready() const = 0;
 };
 

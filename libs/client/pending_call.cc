@@ -8,68 +8,202 @@
 #include "libs/base/status_macros.h"
 
 namespace atelier {
+namespace {
 
-PendingCall::PendingCall(std::shared_ptr<const RoutingTable> table, int layer, int num_tokens,
-                         std::vector<WorkerPart> parts)
-    : table_(std::move(table)),
-      layer_(layer),
-      num_tokens_(num_tokens),
-      outstanding_(parts.size()),
-      parts_(std::move(parts)) {}
-
-// A handle's destructor waits for a callback that is running, so none outlives the members.
-PendingCall::~PendingCall() { in_flight_.clear(); }
-
-void PendingCall::Keep(std::unique_ptr<ForwardInFlight> in_flight) {
-  in_flight_.push_back(std::move(in_flight));
+// Little-endian fp32. Integers, so that the compiler may look at many at once.
+bool AnyNotFinite(const std::string& data) {
+  constexpr uint32_t kExponent = 0x7f800000;
+  uint32_t found = 0;
+  for (size_t i = 0; i + sizeof(uint32_t) <= data.size(); i += sizeof(uint32_t)) {
+    uint32_t bits = 0;
+    std::memcpy(&bits, data.data() + i, sizeof(bits));
+    found |= static_cast<uint32_t>((bits & kExponent) == kExponent);
+  }
+  return found != 0;
 }
 
-void PendingCall::Finish(size_t part, ForwardReply reply) {
-  absl::MutexLock lock(&mutex_);
-  if (!reply.status.ok() && error_.ok()) error_ = reply.status;
-  parts_[part].reply = std::move(reply);
-  --outstanding_;
+bool AnyNotFinite(const ForwardReply& reply) {
+  return reply.non_finite_tokens > 0 ||
+         std::any_of(reply.sums.begin(), reply.sums.end(),
+                     [](const ShardSum& sum) { return AnyNotFinite(sum.data); });
+}
+
+}  // namespace
+
+PendingCall::PendingCall(WorkerPool& pool, std::shared_ptr<const Routes> routes, int layer,
+                         int num_tokens, absl::Time deadline, std::vector<PartRequest> parts)
+    : pool_(pool),
+      routes_(std::move(routes)),
+      layer_(*routes_->table->Layer(layer)),
+      num_tokens_(num_tokens),
+      deadline_(deadline) {
+  const PartAttempts::Policy policy{pool.options().failover, pool.health(), pool.budget()};
+  for (PartRequest& request : parts) {
+    const auto rows = static_cast<int>(request.rows.size());
+    PartAttempts attempts(request.replicas, rows, deadline, policy);
+    parts_.push_back({std::move(request), std::move(attempts), {}, false, {}, 0});
+  }
+  for (size_t i = 0; i < parts_.size(); ++i) {
+    pool.budget().CountCall();
+    const PartAttempts::Step step = parts_[i].attempts.Next(pool.clock().Now(), *routes_);
+    if (step.worker.has_value()) Ask(i, *step.worker, *routes_);
+  }
+}
+
+// A handle's destructor waits for a callback that is running, so none outlives the members.
+PendingCall::~PendingCall() {
+  for (Part& part : parts_) part.in_flight.clear();
+  for (const Answer& answer : TakeAnswers()) {
+    const Part& part = parts_[answer.part];
+    if (part.answered && answer.reply.status.ok()) {
+      pool_.Count(WorkerPool::Event::kLateAnswer, part.attempts.WorkerOf(answer.attempt));
+    }
+  }
+}
+
+void PendingCall::Ask(size_t part, size_t worker, const Routes& routes) {
+  const absl::Time start = pool_.clock().Now();
+  const size_t attempt = parts_[part].attempts.Asked(worker, routes, start);
+  parts_[part].in_flight.push_back(
+      pool_.Send(worker, parts_[part].request.encoded, deadline_,
+                 [this, part, attempt, worker, start](ForwardReply reply) {
+                   const absl::Time now = pool_.clock().Now();
+                   pool_.CountAnswer(worker, now - start, reply.status);
+                   absl::MutexLock lock(&mutex_);
+                   answers_.push_back({part, attempt, now, std::move(reply)});
+                 }));
 }
 
 absl::Status PendingCall::Wait(float* out) {
+  std::vector<Answer> answers = TakeAnswers();
+  while (true) {
+    for (Answer& answer : answers) Take(std::move(answer));
+    absl::Time until = absl::InfiniteFuture();
+    bool all_answered = true;
+    const std::shared_ptr<const Routes> routes = pool_.workers().routes();
+    for (size_t i = 0; i < parts_.size(); ++i) {
+      if (!parts_[i].answered) ATELIER_RETURN_IF_ERROR(Advance(i, *routes, &until));
+      all_answered &= parts_[i].answered;
+    }
+    if (all_answered) break;
+    answers = AwaitAnswers(until);
+  }
+  const auto hidden = static_cast<size_t>(routes_->table->hidden_size());
+  std::fill_n(out, static_cast<size_t>(num_tokens_) * hidden, 0.0f);
+  for (size_t shard = 0; shard < layer_.shards.size(); ++shard) AddShard(shard, out);
+  return absl::OkStatus();
+}
+
+absl::Status PendingCall::Advance(size_t index, const Routes& routes, absl::Time* until) {
+  Part& part = parts_[index];
+  const PartAttempts::Step step = part.attempts.Next(pool_.clock().Now(), routes);
+  if (step.give_up) {
+    const absl::Status error = part.attempts.Error();
+    return error.ok() ? pool_.workers().WhyUnusable(*part.request.group) : error;
+  }
+  if (step.worker.has_value()) {
+    Count(part, step);
+    Ask(index, *step.worker, routes);
+  }
+  part.answered |= step.take_not_finite;
+  // Whoever was asked just now is looked after in the next round.
+  *until = std::min(*until, step.worker.has_value() ? absl::InfinitePast() : step.until);
+  return absl::OkStatus();
+}
+
+void PendingCall::Count(const Part& part, const PartAttempts::Step& step) {
+  if (step.why == PartAttempts::Why::kFirst) return;
+  const bool late = step.why == PartAttempts::Why::kLate || step.why == PartAttempts::Why::kStalled;
+  pool_.Count(late ? WorkerPool::Event::kHedge : WorkerPool::Event::kFailover,
+              part.attempts.LastWorker());
+}
+
+void PendingCall::Take(Answer answer) {
+  Part& part = parts_[answer.part];
+  const size_t worker = part.attempts.WorkerOf(answer.attempt);
+  if (answer.reply.status.ok()) answer.reply.status = CheckSums(part, worker, answer.reply);
+  if (part.answered) {
+    if (answer.reply.status.ok()) pool_.Count(WorkerPool::Event::kLateAnswer, worker);
+    return;
+  }
+  if (!answer.reply.status.ok()) {
+    return part.attempts.Failed(answer.attempt, answer.reply.status, answer.time);
+  }
+  // With one replica there is nobody else to ask.
+  if (part.request.replicas.size() > 1 && AnyNotFinite(answer.reply)) {
+    return TakeNotFinite(part, answer.attempt, std::move(answer.reply));
+  }
+  if (!part.reply.sums.empty()) pool_.Count(WorkerPool::Event::kNotFinite, part.worker);
+  part.attempts.Answered(answer.attempt, answer.time);
+  part.answered = true;
+  part.worker = worker;
+  part.reply = std::move(answer.reply);
+}
+
+void PendingCall::TakeNotFinite(Part& part, size_t attempt, ForwardReply reply) {
+  part.attempts.NotFinite(attempt);
+  if (!part.reply.sums.empty()) return;
+  part.worker = part.attempts.WorkerOf(attempt);
+  part.reply = std::move(reply);
+}
+
+std::vector<PendingCall::Answer> PendingCall::AwaitAnswers(absl::Time until) {
+  const auto come = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return !answers_.empty(); };
+  // The clock's times are its own, so the wait is given as a duration.
+  const absl::Duration patience =
+      until == absl::InfiniteFuture() ? absl::InfiniteDuration() : until - pool_.clock().Now();
   {
     absl::MutexLock lock(&mutex_);
-    mutex_.Await(absl::Condition(
-        +[](PendingCall* call) ABSL_NO_THREAD_SAFETY_ANALYSIS { return call->Settled(); }, this));
-    if (!error_.ok()) return error_;
+    mutex_.AwaitWithTimeout(absl::Condition(&come), patience);
   }
-  std::fill_n(out, static_cast<size_t>(num_tokens_) * static_cast<size_t>(table_->hidden_size()),
-              0.0f);
-  for (const RoutedShard& shard : *table_->Layer(layer_)) {
-    ATELIER_RETURN_IF_ERROR(AddShard(shard, out));
+  return TakeAnswers();
+}
+
+std::vector<PendingCall::Answer> PendingCall::TakeAnswers() {
+  absl::MutexLock lock(&mutex_);
+  return std::exchange(answers_, {});
+}
+
+// The connection checked the answer against what the worker holds now; the table says what it held
+// when the routes were made.
+absl::Status PendingCall::CheckSums(const Part& part, size_t worker,
+                                    const ForwardReply& reply) const {
+  const size_t bytes =
+      part.request.rows.size() * static_cast<size_t>(routes_->table->hidden_size()) * sizeof(float);
+  for (const size_t index : part.request.group->shards) {
+    const std::string* sum = SumOf(layer_.shards[index], worker, reply);
+    if (sum != nullptr && sum->size() == bytes) continue;
+    return absl::UnavailableError(absl::StrCat("worker ", pool_.options().workers[worker],
+                                               ": the answer lacks the sums of a shard that it "
+                                               "described"));
   }
   return absl::OkStatus();
 }
 
-// A row that was not sent to the shard's worker has no expert there: its sum is zero, and adding
+const std::string* PendingCall::SumOf(const RoutedShard& shard, size_t worker,
+                                      const ForwardReply& reply) const {
+  const auto replica = std::find_if(shard.replicas.begin(), shard.replicas.end(),
+                                    [&](const ShardReplica& one) { return one.worker == worker; });
+  const auto sum = std::find_if(reply.sums.begin(), reply.sums.end(),
+                                [&](const ShardSum& s) { return s.shard == replica->shard; });
+  return sum == reply.sums.end() ? nullptr : &sum->data;
+}
+
+// A row that was not sent to the shard's workers has no expert there: its sum is zero, and adding
 // zero changes no bit.
-absl::Status PendingCall::AddShard(const RoutedShard& shard, float* out) const {
-  const size_t hidden = static_cast<size_t>(table_->hidden_size());
-  for (const WorkerPart& part : parts_) {
-    if (part.worker != shard.worker) continue;
-    const auto sum = std::find_if(part.reply.sums.begin(), part.reply.sums.end(),
-                                  [&](const ShardSum& s) { return s.shard == shard.shard; });
-    // The connection checked the answer against what the worker holds now; the table says what it
-    // held when the routes were made.
-    if (sum == part.reply.sums.end() ||
-        sum->data.size() != part.rows.size() * hidden * sizeof(float)) {
-      return absl::UnavailableError(absl::StrCat("layer ", layer_, ": the answer lacks shard ",
-                                                 shard.shard, " as it was described"));
-    }
-    std::vector<float> values(hidden);
-    for (size_t r = 0; r < part.rows.size(); ++r) {
-      std::memcpy(values.data(), sum->data.data() + r * hidden * sizeof(float),
-                  hidden * sizeof(float));
-      float* to = out + static_cast<size_t>(part.rows[r]) * hidden;
+void PendingCall::AddShard(size_t shard, float* out) const {
+  const auto hidden = static_cast<size_t>(routes_->table->hidden_size());
+  std::vector<float> values(hidden);
+  for (const Part& part : parts_) {
+    const std::vector<size_t>& shards = part.request.group->shards;
+    if (std::find(shards.begin(), shards.end(), shard) == shards.end()) continue;
+    const std::string& sum = *SumOf(layer_.shards[shard], part.worker, part.reply);
+    for (size_t r = 0; r < part.request.rows.size(); ++r) {
+      std::memcpy(values.data(), sum.data() + r * hidden * sizeof(float), hidden * sizeof(float));
+      float* to = out + static_cast<size_t>(part.request.rows[r]) * hidden;
       for (size_t j = 0; j < hidden; ++j) to[j] += values[j];
     }
   }
-  return absl::OkStatus();
 }
 
 }  // namespace atelier

@@ -1,6 +1,7 @@
 #include "libs/client/routing_table.h"
 
 #include <algorithm>
+#include <set>
 #include <tuple>
 
 #include "absl/status/status.h"
@@ -55,7 +56,7 @@ class ExpertCoverage {
     }
   }
 
-  // "" when every slice is held exactly once.
+  // "" when every slice is held as exactly one shard.
   std::string Problem() const {
     if (holders_.empty()) return "no worker holds them";
     const int count = holders_[0].slice_count;
@@ -71,8 +72,11 @@ class ExpertCoverage {
   }
 
  private:
-  const std::string& Address(const RoutedShard& shard) const {
-    return workers_[shard.worker].address;
+  // Of all its replicas.
+  std::string Address(const RoutedShard& shard) const {
+    return absl::StrJoin(shard.replicas, " and ", [&](std::string* out, const ShardReplica& one) {
+      absl::StrAppend(out, workers_[one.worker].address);
+    });
   }
 
   void AddSliceProblem(int slice, int count, std::vector<std::string>& problems) const {
@@ -84,7 +88,8 @@ class ExpertCoverage {
     const std::string name = count == 1 ? "all of it" : absl::StrCat("slice ", slice, "/", count);
     problems.push_back(addresses.empty()
                            ? absl::StrCat("no worker holds ", name)
-                           : absl::StrCat(name, " is held by ", absl::StrJoin(addresses, " and ")));
+                           : absl::StrCat(name, " is held by ", absl::StrJoin(addresses, " and "),
+                                          " in shards that are not the same"));
   }
 
   const std::vector<DescribedWorker>& workers_;
@@ -131,6 +136,21 @@ absl::Status CheckCoverage(const std::map<int, Shards>& layers, int num_experts,
       absl::StrCat("the workers' shards do not fit together: ", absl::StrJoin(texts, "; ")));
 }
 
+// The same shard of another worker is a replica of it; a worker that names a shard twice is not.
+void AddReplica(Shards& shards, const ShardSpec& spec, ShardReplica replica) {
+  for (RoutedShard& shard : shards) {
+    const bool same =
+        shard.expert_begin == spec.expert_begin && shard.expert_end == spec.expert_end &&
+        shard.slice_index == spec.slice_index && shard.slice_count == spec.slice_count;
+    if (!same || shard.replicas.back().worker == replica.worker) continue;
+    shard.replicas.push_back(replica);
+    return;
+  }
+  shards.push_back(
+      {spec.expert_begin, spec.expert_end, spec.slice_index, spec.slice_count, {replica}});
+}
+
+// Replicas name workers by their position.
 std::map<int, Shards> CollectLayers(const std::vector<DescribedWorker>& workers,
                                     const RoutingNeeds& needs) {
   std::map<int, Shards> layers;
@@ -139,9 +159,7 @@ std::map<int, Shards> CollectLayers(const std::vector<DescribedWorker>& workers,
     const std::vector<ShardSpec>& shards = workers[w].description.shards;
     for (size_t s = 0; s < shards.size(); ++s) {
       for (int layer : shards[s].layers) {
-        layers[layer].push_back({w, static_cast<int>(s), shards[s].expert_begin,
-                                 shards[s].expert_end, shards[s].slice_index,
-                                 shards[s].slice_count});
+        AddReplica(layers[layer], shards[s], {w, static_cast<int>(s)});
       }
     }
   }
@@ -154,6 +172,58 @@ std::map<int, Shards> CollectLayers(const std::vector<DescribedWorker>& workers,
   return layers;
 }
 
+absl::Status CheckMethods(const std::map<int, Shards>& layers,
+                          const std::vector<DescribedWorker>& workers) {
+  for (const auto& [layer, shards] : layers) {
+    for (const RoutedShard& shard : shards) {
+      const DescribedWorker& first = workers[shard.replicas[0].worker];
+      for (const ShardReplica& replica : shard.replicas) {
+        const DescribedWorker& worker = workers[replica.worker];
+        if (worker.description.method == first.description.method) continue;
+        return absl::FailedPreconditionError(absl::StrCat(
+            "layer ", layer, ": ", first.address, " and ", worker.address,
+            " hold the same shard, but by the methods ", first.description.method, " and ",
+            worker.description.method, ": results would depend on which of them answers"));
+      }
+    }
+  }
+  return absl::OkStatus();
+}
+
+std::vector<size_t> WorkersOf(const RoutedShard& shard) {
+  std::vector<size_t> workers;
+  for (const ShardReplica& replica : shard.replicas) workers.push_back(replica.worker);
+  std::sort(workers.begin(), workers.end());
+  return workers;
+}
+
+RoutedLayer GroupReplicas(Shards shards) {
+  std::map<std::vector<size_t>, std::vector<size_t>> by_workers;
+  std::map<size_t, size_t> held;  // shards of the layer, by worker
+  for (size_t s = 0; s < shards.size(); ++s) {
+    const std::vector<size_t> workers = WorkersOf(shards[s]);
+    for (const size_t worker : workers) ++held[worker];
+    by_workers[workers].push_back(s);
+  }
+  RoutedLayer layer;
+  layer.shards = std::move(shards);
+  for (const auto& [workers, members] : by_workers) {
+    const bool holds_more =
+        std::any_of(workers.begin(), workers.end(),
+                    [&, count = members.size()](size_t worker) { return held[worker] > count; });
+    layer.groups.push_back({workers, members, holds_more});
+  }
+  return layer;
+}
+
+// From positions to the caller's numbers.
+Shards Numbered(Shards shards, const std::vector<DescribedWorker>& workers) {
+  for (RoutedShard& shard : shards) {
+    for (ShardReplica& replica : shard.replicas) replica.worker = workers[replica.worker].number;
+  }
+  return shards;
+}
+
 }  // namespace
 
 absl::StatusOr<RoutingTable> RoutingTable::Build(const std::vector<DescribedWorker>& workers,
@@ -164,12 +234,21 @@ absl::StatusOr<RoutingTable> RoutingTable::Build(const std::vector<DescribedWork
   table.hidden_size_ = workers[0].description.hidden_size;
   table.num_experts_ = workers[0].description.num_experts;
   table.model_digest_ = workers[0].description.model_digest;
-  table.layers_ = CollectLayers(workers, needs);
-  ATELIER_RETURN_IF_ERROR(CheckCoverage(table.layers_, table.num_experts_, workers));
+  std::map<int, Shards> layers = CollectLayers(workers, needs);
+  ATELIER_RETURN_IF_ERROR(CheckCoverage(layers, table.num_experts_, workers));
+  ATELIER_RETURN_IF_ERROR(CheckMethods(layers, workers));
+  for (auto& [layer, shards] : layers) {
+    table.layers_[layer] = GroupReplicas(Numbered(std::move(shards), workers));
+  }
+  std::set<std::vector<size_t>> groups;
+  for (const auto& [layer, routed] : table.layers_) {
+    for (const ReplicaGroup& group : routed.groups) groups.insert(group.workers);
+  }
+  table.groups_.assign(groups.begin(), groups.end());
   return table;
 }
 
-const std::vector<RoutedShard>* RoutingTable::Layer(int layer) const {
+const RoutedLayer* RoutingTable::Layer(int layer) const {
   const auto found = layers_.find(layer);
   return found == layers_.end() ? nullptr : &found->second;
 }

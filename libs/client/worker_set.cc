@@ -1,6 +1,7 @@
 #include "libs/client/worker_set.h"
 
 #include <algorithm>
+#include <set>
 #include <utility>
 
 #include "absl/strings/match.h"
@@ -55,40 +56,100 @@ WorkerSet::WorkerSet(std::vector<std::string> addresses, RoutingNeeds needs, con
 void WorkerSet::Update(size_t worker, const absl::StatusOr<WorkerDescription>& news) {
   absl::MutexLock lock(&mutex_);
   Entry& entry = entries_[worker];
-  if (!news.ok()) return SetStatus(entry, news.status());
-  if (news->state != WorkerState::kServing) {
-    return SetStatus(entry, absl::UnavailableError(absl::StrCat("worker ", entry.address, " is ",
-                                                                WorkerStateName(news->state))));
+  entry.heard = true;
+  if (!news.ok()) {
+    SetStatus(entry, news.status());
+  } else if (news->state != WorkerState::kServing) {
+    SetStatus(entry, absl::UnavailableError(absl::StrCat("worker ", entry.address, " is ",
+                                                         WorkerStateName(news->state))));
+  } else {
+    Accept(worker, *news);
   }
-  Accept(worker, *news);
+  if (table_ == nullptr && AllHeard()) BuildFirst();
+  Publish();
 }
 
-// The routes are made once, of what every worker held then. A worker that comes back with the same
-// is used again; one that holds anything else is refused: calls must not reach it.
+// A worker that comes back with the same is used again; one that holds anything else, or that joins
+// later and does not fit what the others hold, is refused: calls must not reach it.
 void WorkerSet::Accept(size_t worker, const WorkerDescription& description) {
   Entry& entry = entries_[worker];
-  if (table_ != nullptr) {
-    const absl::Status same = CheckSameContents(*entry.description, description);
-    if (!same.ok()) {
-      logger_.Error("worker_refused", {Kv("worker", entry.address), Kv("reason", same.message())});
-      return SetStatus(entry, absl::FailedPreconditionError(absl::StrCat(
-                                  "worker ", entry.address, " came back changed: ", same.message(),
-                                  "; restart it as it was, or restart this side too")));
-    }
+  const absl::Status fits = CheckFits(entry, description);
+  if (!fits.ok()) {
+    logger_.Error("worker_refused", {Kv("worker", entry.address), Kv("reason", fits.message())});
+    return SetStatus(entry, fits);
   }
   entry.description = description;
-  if (table_ == nullptr && AllDescribed()) BuildTable();
+  ++entry.connections;
   SetStatus(entry, absl::OkStatus());
 }
 
-void WorkerSet::BuildTable() {
+absl::Status WorkerSet::CheckFits(Entry& entry, const WorkerDescription& description) {
+  if (table_ == nullptr) return absl::OkStatus();
+  if (entry.description.has_value()) {
+    const absl::Status same = CheckSameContents(*entry.description, description);
+    if (same.ok()) return same;
+    return absl::FailedPreconditionError(
+        absl::StrCat("worker ", entry.address, " came back changed: ", same.message(),
+                     "; restart it as it was, or restart this side too"));
+  }
+  entry.description = description;
+  absl::StatusOr<RoutingTable> table = Build();
+  if (!table.ok()) {
+    entry.description.reset();
+    return absl::FailedPreconditionError(absl::StrCat(
+        "worker ", entry.address, " does not fit the others: ", table.status().message()));
+  }
+  Use(*std::move(table));
+  return absl::OkStatus();
+}
+
+absl::StatusOr<RoutingTable> WorkerSet::Build() const {
+  return RoutingTable::Build(Described(), needs_);
+}
+
+// Workers that are still to come may mend what is missing, but nothing that they hold changes what
+// the others said.
+void WorkerSet::BuildFirst() {
+  absl::StatusOr<RoutingTable> table = Build();
+  table_error_ = AllDescribed() ? table.status() : absl::OkStatus();
+  if (table.ok()) Use(*std::move(table));
+}
+
+void WorkerSet::Use(RoutingTable table) {
+  table_ = std::make_shared<const RoutingTable>(std::move(table));
+  WarnOfMixedMethods(Described());
+}
+
+void WorkerSet::Publish() {
+  if (table_ == nullptr) return;
+  Routes routes;
+  routes.table = table_;
+  for (const Entry& entry : entries_) {
+    routes.connections.push_back(entry.status.ok() ? entry.connections : 0);
+  }
+  routes_ = std::make_shared<const Routes>(std::move(routes));
+  CountReplicas();
+}
+
+void WorkerSet::CountReplicas() {
+  if (metrics_ == nullptr) return;
+  std::map<std::string, int> live;
+  for (const Entry& entry : entries_) {
+    if (!entry.description.has_value()) continue;
+    for (const ShardSpec& shard : entry.description->shards) {
+      live[ShardName(shard)] += entry.status.ok() ? 1 : 0;
+    }
+  }
+  for (const auto& [shard, count] : live) metrics_->LiveReplicas(shard).Set(count);
+}
+
+std::vector<DescribedWorker> WorkerSet::Described() const {
   std::vector<DescribedWorker> workers;
-  for (const Entry& each : entries_) workers.push_back({each.address, *each.description});
-  absl::StatusOr<RoutingTable> table = RoutingTable::Build(workers, needs_);
-  table_error_ = table.status();
-  if (!table.ok()) return;
-  table_ = std::make_shared<const RoutingTable>(*std::move(table));
-  WarnOfMixedMethods(workers);
+  for (size_t i = 0; i < entries_.size(); ++i) {
+    if (!entries_[i].description.has_value()) continue;
+    workers.push_back({i, entries_[i].address, *entries_[i].description});
+  }
+  return workers;
 }
 
 void WorkerSet::WarnOfMixedMethods(const std::vector<DescribedWorker>& workers) const {
@@ -110,8 +171,9 @@ void WorkerSet::SetStatus(Entry& entry, absl::Status status) {
     logger_.Info("worker_connected",
                  {Kv("worker", entry.address), Kv("shards", ShardsText(*entry.description)),
                   Kv("method", entry.description->method), Kv("isa", entry.description->isa)});
-    if (entry.was_connected && metrics_ != nullptr) metrics_->Reconnects(entry.address).Increment();
-    entry.was_connected = true;
+    if (entry.connections > 1 && metrics_ != nullptr) {
+      metrics_->Reconnects(entry.address).Increment();
+    }
   } else if (!status.ok() && entry.status.ok()) {
     logger_.Warning("worker_lost", {Kv("worker", entry.address), Kv("reason", status.message())});
   }
@@ -124,6 +186,11 @@ bool WorkerSet::AllDescribed() const {
                      [](const Entry& entry) { return entry.description.has_value(); });
 }
 
+bool WorkerSet::AllHeard() const {
+  return std::all_of(entries_.begin(), entries_.end(),
+                     [](const Entry& entry) { return entry.heard; });
+}
+
 bool WorkerSet::Settled() const { return table_ != nullptr || !table_error_.ok(); }
 
 absl::Status WorkerSet::AwaitTable(absl::Time deadline) {
@@ -131,17 +198,31 @@ absl::Status WorkerSet::AwaitTable(absl::Time deadline) {
   const auto settled =
       +[](WorkerSet* set) ABSL_NO_THREAD_SAFETY_ANALYSIS { return set->Settled(); };
   mutex_.AwaitWithDeadline(absl::Condition(settled, this), deadline);
+  if (table_ == nullptr) BuildFirst();
+  Publish();
   if (table_ != nullptr) return absl::OkStatus();
   return table_error_.ok() ? Missing() : table_error_;
 }
 
 absl::Status WorkerSet::Missing() const {
-  std::vector<std::string> reasons;
-  for (const Entry& entry : entries_) {
-    if (entry.status.ok()) continue;
-    reasons.push_back(Reason(entry));
+  std::set<size_t> needed;  // workers that could end a lack
+  for (size_t i = 0; table_ == nullptr && i < entries_.size(); ++i) {
+    if (!entries_[i].status.ok()) needed.insert(i);
   }
-  if (reasons.empty()) return absl::OkStatus();
+  for (size_t i = 0; table_ != nullptr && i < table_->groups().size(); ++i) {
+    const std::vector<size_t>& holders = table_->groups()[i];
+    const auto live = [this](size_t worker)
+                          ABSL_NO_THREAD_SAFETY_ANALYSIS { return entries_[worker].status.ok(); };
+    if (std::any_of(holders.begin(), holders.end(), live)) continue;
+    needed.insert(holders.begin(), holders.end());
+  }
+  if (needed.empty()) return absl::OkStatus();
+  // Those that never came, or were refused, may have held it too.
+  for (size_t i = 0; i < entries_.size(); ++i) {
+    if (!entries_[i].description.has_value()) needed.insert(i);
+  }
+  std::vector<std::string> reasons;
+  for (const size_t worker : needed) reasons.push_back(Reason(entries_[worker]));
   if (table_ == nullptr) reasons.push_back(NotHeld());
   return absl::UnavailableError(absl::StrJoin(reasons, "; "));
 }
@@ -157,23 +238,23 @@ std::string WorkerSet::Reason(const Entry& entry) const {
 }
 
 std::string WorkerSet::NotHeld() const {
-  std::vector<DescribedWorker> workers;
-  for (const Entry& each : entries_) {
-    if (each.description.has_value()) workers.push_back({each.address, *each.description});
+  if (Described().empty()) return "no worker has said yet which experts it holds";
+  return absl::StrCat("without these: ", Build().status().message());
+}
+
+std::shared_ptr<const Routes> WorkerSet::routes() const {
+  absl::MutexLock lock(&mutex_);
+  return routes_;
+}
+
+absl::Status WorkerSet::WhyUnusable(const ReplicaGroup& group) const {
+  absl::MutexLock lock(&mutex_);
+  std::vector<std::string> reasons;
+  for (const size_t worker : group.workers) {
+    if (!entries_[worker].status.ok()) reasons.push_back(Reason(entries_[worker]));
   }
-  if (workers.empty()) return "no worker has said yet which experts it holds";
-  return absl::StrCat("without these: ", RoutingTable::Build(workers, needs_).status().message());
-}
-
-std::shared_ptr<const RoutingTable> WorkerSet::table() const {
-  absl::MutexLock lock(&mutex_);
-  return table_;
-}
-
-absl::Status WorkerSet::Usable(size_t worker) const {
-  absl::MutexLock lock(&mutex_);
-  const Entry& entry = entries_[worker];
-  return entry.status.ok() ? absl::OkStatus() : absl::UnavailableError(Reason(entry));
+  if (reasons.empty()) reasons.push_back("the worker was away for a moment");
+  return absl::UnavailableError(absl::StrJoin(reasons, "; "));
 }
 
 absl::Status WorkerSet::Ready() const {

@@ -42,8 +42,11 @@ Family<Counter>& Counters(Registry& registry, const std::string& name, const std
 Counter& OneCounter(Registry& registry, const std::string& name, const std::string& help) {
   return Counters(registry, name, help).Add({});
 }
+Family<Gauge>& Gauges(Registry& registry, const std::string& name, const std::string& help) {
+  return BuildGauge().Name(name).Help(help).Register(registry);
+}
 Gauge& OneGauge(Registry& registry, const std::string& name, const std::string& help) {
-  return BuildGauge().Name(name).Help(help).Register(registry).Add({});
+  return Gauges(registry, name, help).Add({});
 }
 Family<Histogram>& Histograms(Registry& registry, const std::string& name,
                               const std::string& help) {
@@ -93,12 +96,25 @@ ClientMetrics::ClientMetrics(Registry& registry)
                               "One layer's call to one worker, from sending to its answer.")),
       call_errors(Counters(registry, "atelier_frontend_worker_call_errors_total",
                            "Failed calls, by status code.")),
-      connected(BuildGauge()
-                    .Name("atelier_frontend_worker_connected")
-                    .Help("1 while the worker is usable.")
-                    .Register(registry)),
+      connected(
+          Gauges(registry, "atelier_frontend_worker_connected", "1 while the worker is usable.")),
       reconnects(Counters(registry, "atelier_frontend_worker_reconnects_total",
-                          "Times a worker became usable again.")) {}
+                          "Times a worker became usable again.")),
+      failovers(Counters(registry, "atelier_frontend_worker_failovers_total",
+                         "Calls that went to another replica because this worker failed them.")),
+      hedges(Counters(registry, "atelier_frontend_worker_hedges_total",
+                      "Calls that also went to another replica because this worker was late.")),
+      not_finite(Counters(registry, "atelier_frontend_worker_not_finite_total",
+                          "Answers with a NaN or an infinity where another replica had none.")),
+      late_answers(Counters(registry, "atelier_frontend_worker_late_answers_total",
+                            "Answers dropped because the call was over or answered by another "
+                            "replica.")),
+      ejections(Counters(registry, "atelier_frontend_worker_ejections_total",
+                         "Times a worker that is connected was left out for a while, because it "
+                         "failed or stalled.")),
+      ejected(Gauges(registry, "atelier_frontend_worker_ejected", "1 while it is left out.")),
+      live_replicas(Gauges(registry, "atelier_frontend_shard_live_replicas",
+                           "Workers that hold the shard and take calls.")) {}
 
 Histogram& ClientMetrics::CallSeconds(const std::string& worker) {
   return call_seconds.Add({{"worker", worker}}, StageBuckets());
@@ -111,6 +127,27 @@ Gauge& ClientMetrics::Connected(const std::string& worker) {
 }
 Counter& ClientMetrics::Reconnects(const std::string& worker) {
   return reconnects.Add({{"worker", worker}});
+}
+Counter& ClientMetrics::Failovers(const std::string& worker) {
+  return failovers.Add({{"worker", worker}});
+}
+Counter& ClientMetrics::Hedges(const std::string& worker) {
+  return hedges.Add({{"worker", worker}});
+}
+Counter& ClientMetrics::NotFinite(const std::string& worker) {
+  return not_finite.Add({{"worker", worker}});
+}
+Counter& ClientMetrics::LateAnswers(const std::string& worker) {
+  return late_answers.Add({{"worker", worker}});
+}
+Counter& ClientMetrics::Ejections(const std::string& worker) {
+  return ejections.Add({{"worker", worker}});
+}
+Gauge& ClientMetrics::Ejected(const std::string& worker) {
+  return ejected.Add({{"worker", worker}});
+}
+Gauge& ClientMetrics::LiveReplicas(const std::string& shard) {
+  return live_replicas.Add({{"shard", shard}});
 }
 
 FrontendMetrics::FrontendMetrics(Registry& registry)

@@ -55,11 +55,29 @@ struct ClientMetrics {
       const std::string& code);  // …_worker_call_errors_total{worker,code}
   prometheus::Gauge& Connected(const std::string& worker);  // …_worker_connected{worker}: 0 or 1
   prometheus::Counter& Reconnects(const std::string& worker);  // …_worker_reconnects_total{worker}
+  // Calls sent to another replica because this worker failed them, was late, or answered with a
+  // NaN or an infinity.
+  prometheus::Counter& Failovers(const std::string& worker);  // …_worker_failovers_total{worker}
+  prometheus::Counter& Hedges(const std::string& worker);     // …_worker_hedges_total{worker}
+  prometheus::Counter& NotFinite(const std::string& worker);  // …_worker_not_finite_total{worker}
+  prometheus::Counter& LateAnswers(
+      const std::string& worker);  // …_worker_late_answers_total{worker}: dropped
+  prometheus::Counter& Ejections(const std::string& worker);  // …_worker_ejections_total{worker}
+  prometheus::Gauge& Ejected(const std::string& worker);      // …_worker_ejected{worker}: 0 or 1
+  // Label shard = ShardName: as many as the workers' shards.
+  prometheus::Gauge& LiveReplicas(const std::string& shard);  // …_shard_live_replicas{shard}
 
   prometheus::Family<prometheus::Histogram>& call_seconds;
   prometheus::Family<prometheus::Counter>& call_errors;
   prometheus::Family<prometheus::Gauge>& connected;
   prometheus::Family<prometheus::Counter>& reconnects;
+  prometheus::Family<prometheus::Counter>& failovers;
+  prometheus::Family<prometheus::Counter>& hedges;
+  prometheus::Family<prometheus::Counter>& not_finite;
+  prometheus::Family<prometheus::Counter>& late_answers;
+  prometheus::Family<prometheus::Counter>& ejections;
+  prometheus::Family<prometheus::Gauge>& ejected;
+  prometheus::Family<prometheus::Gauge>& live_replicas;
 };
 
 // The parts of a step whose time is measured, per layer.

@@ -1,0 +1,153 @@
+#include "libs/client/part_attempts.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_join.h"
+
+namespace atelier {
+namespace {
+
+// Of the patience: from then on a replica is taken for frozen, not for slow.
+constexpr int kStallFactor = 4;
+// How often a call that no replica can take looks for one that came back.
+constexpr absl::Duration kLookInterval = absl::Milliseconds(5);
+
+// Another replica would say the same.
+bool IsOfTheRequest(const absl::Status& error) {
+  return absl::IsInvalidArgument(error) || absl::IsOutOfRange(error) ||
+         absl::IsUnimplemented(error);
+}
+
+}  // namespace
+
+PartAttempts::Step PartAttempts::Next(absl::Time now, const Routes& routes) {
+  Step step;
+  if (refused_) {
+    step.give_up = true;
+    return step;
+  }
+  const auto asked = std::find_if(attempts_.rbegin(), attempts_.rend(), [](const Attempt& attempt) {
+    return attempt.state == State::kAsked;
+  });
+  if (asked != attempts_.rend() && replicas_.size() == 1) return step;
+  const std::optional<size_t> untried = Untried(routes);
+  if (asked != attempts_.rend()) {
+    return untried.has_value() ? NextWhileAsked(*asked, *untried, now) : step;
+  }
+  const bool not_finite = !attempts_.empty() && attempts_.back().state == State::kNotFinite;
+  const bool again = std::count_if(attempts_.begin(), attempts_.end(), [](const Attempt& attempt) {
+                       return attempt.state == State::kNotFinite;
+                     }) > 1;
+  if (untried.has_value() && now < deadline_ && !again) {
+    nobody_since_.reset();
+    step.worker = untried;
+    if (!attempts_.empty()) step.why = not_finite ? Why::kNotFinite : Why::kFailover;
+    return step;
+  }
+  step.take_not_finite = std::any_of(attempts_.begin(), attempts_.end(),
+                                     [](const Attempt& a) { return a.state == State::kNotFinite; });
+  return step.take_not_finite ? step : NextWithNobody(now);
+}
+
+PartAttempts::Step PartAttempts::NextWhileAsked(Attempt& latest, size_t other, absl::Time now) {
+  Step step;
+  const absl::Duration patience = policy_.health.Patience(latest.worker, other, rows_);
+  const absl::Time late = latest.asked + patience;
+  const absl::Time stalled =
+      latest.asked + std::max(policy_.options.min_stall, kStallFactor * patience);
+  if (now >= stalled) {
+    if (!std::exchange(latest.stalled, true)) policy_.health.Stalled(latest.worker);
+    step.worker = other;
+    step.why = Why::kStalled;
+    return step;
+  }
+  if (now >= late && !latest.hedge_denied) {
+    latest.hedge_denied = !policy_.budget.Spend();
+    if (!latest.hedge_denied) {
+      step.worker = other;
+      step.why = Why::kLate;
+      return step;
+    }
+  }
+  step.until = latest.hedge_denied ? stalled : late;
+  return step;
+}
+
+// A worker that restarts, or whose connection broke, may be back in a moment.
+PartAttempts::Step PartAttempts::NextWithNobody(absl::Time now) {
+  Step step;
+  const bool may_return = replicas_.size() > 1 && now < deadline_ &&
+                          (attempts_.empty() || absl::IsUnavailable(attempts_.back().error));
+  if (!nobody_since_.has_value()) nobody_since_ = now;
+  step.give_up = !may_return || now >= *nobody_since_ + policy_.options.reconnect_grace;
+  if (!step.give_up) step.until = now + kLookInterval;
+  return step;
+}
+
+std::optional<size_t> PartAttempts::Untried(const Routes& routes) const {
+  std::vector<size_t> live;
+  for (const size_t worker : replicas_) {
+    if (routes.Live(worker)) live.push_back(worker);
+  }
+  std::vector<size_t> untried;
+  for (const size_t worker : policy_.health.Trusted(live)) {
+    if (!WasAsked(worker, routes.connections[worker])) return worker;
+  }
+  for (const size_t worker : live) {
+    if (!WasAsked(worker, routes.connections[worker])) return worker;
+  }
+  return std::nullopt;
+}
+
+bool PartAttempts::WasAsked(size_t worker, uint64_t connection) const {
+  return std::any_of(attempts_.begin(), attempts_.end(), [&](const Attempt& attempt) {
+    return attempt.worker == worker && attempt.connection == connection;
+  });
+}
+
+size_t PartAttempts::Asked(size_t worker, const Routes& routes, absl::Time now) {
+  Attempt attempt;
+  attempt.worker = worker;
+  attempt.connection = routes.connections[worker];
+  attempt.asked = now;
+  attempts_.push_back(std::move(attempt));
+  return attempts_.size() - 1;
+}
+
+void PartAttempts::Failed(size_t attempt, const absl::Status& error, absl::Time now) {
+  Attempt& failed = attempts_[attempt];
+  failed.state = State::kFailed;
+  failed.error = error;
+  if (IsOfTheRequest(error)) {
+    refused_ = true;
+  } else if (now < deadline_) {
+    policy_.health.Faulted(failed.worker);
+  }
+}
+
+void PartAttempts::NotFinite(size_t attempt) { attempts_[attempt].state = State::kNotFinite; }
+
+void PartAttempts::Answered(size_t attempt, absl::Time now) {
+  const Attempt& answered = attempts_[attempt];
+  policy_.health.Answered(answered.worker, rows_, now - answered.asked);
+  for (size_t i = 0; i < attempts_.size(); ++i) {
+    const State state = attempts_[i].state;
+    const bool overtaken = state == State::kAsked && i < attempt;
+    if (overtaken || state == State::kNotFinite) policy_.health.Faulted(attempts_[i].worker);
+  }
+}
+
+absl::Status PartAttempts::Error() const {
+  std::vector<std::string> messages;
+  const absl::Status* last = nullptr;
+  for (const Attempt& attempt : attempts_) {
+    if (attempt.error.ok()) continue;
+    messages.emplace_back(attempt.error.message());
+    last = &attempt.error;
+  }
+  if (last == nullptr) return absl::OkStatus();
+  return absl::Status(last->code(), absl::StrJoin(messages, "; "));
+}
+
+}  // namespace atelier
