@@ -33,27 +33,32 @@ HALVES = ("--shard-slice=0/2", "--shard-slice=1/2")
 
 
 class Installation:
-    """Workers, one for each of `shards` (the first over TCP, the others over Unix sockets), and a frontend."""
+    """Workers, one for each of `shards` (the first over TCP, the others over Unix sockets, or shared memory for those whose
+    numbers are in `sharing`), and a frontend."""
 
     def __init__(self, run_dir: pathlib.Path, build: pathlib.Path, model: pathlib.Path, flags: tuple = (),
-                 shards: tuple = HALVES):
+                 shards: tuple = HALVES, sharing: tuple = ()):
         self.model = model
         self.shards = shards
         self.stack = atelier_stack.Stack(run_dir, build)
         self.worker_port = atelier_stack.free_port()  # fixed, so that a worker can come back where it was
         self.listen = [f"unix:{run_dir}/worker-{index}.sock" for index in range(len(shards))]
         self.listen[0] = f"{atelier_stack.LOOPBACK}:{self.worker_port}"
+        self.shm_listen = {index: f"{run_dir}/worker-{index}.shm" for index in sharing}
+        self.worker_addresses = [f"shm:{self.shm_listen[index]}" if index in sharing else listen
+                                 for index, listen in enumerate(self.listen)]
         self.workers = [self.start_worker(index) for index in range(len(shards))]
         self.worker_metrics_urls = [f"http://{worker.wait_ready()['metrics']}" for worker in self.workers]
-        self.frontend = self.stack.start_frontend(model, self.listen, "--served-model-name=demo",
+        self.frontend = self.stack.start_frontend(model, self.worker_addresses, "--served-model-name=demo",
                                                   f"--context-length={CONTEXT}", *flags)
         facts = self.frontend.wait_ready()
         self.address = facts["listen"]
         self.metrics_url = f"http://{facts['metrics']}"
 
     def start_worker(self, index: int) -> atelier_stack.Service:
+        sharing = (f"--shm-listen={self.shm_listen[index]}",) if index in self.shm_listen else ()
         return self.stack.start_worker(f"worker-{index}", self.model, self.listen[index], self.shards[index],
-                                       "--threads=1")
+                                       "--threads=1", *sharing)
 
     def metric(self, name: str) -> float:
         """The value of one metric of the frontend; 0 where it is not there (yet). `name` includes labels."""
