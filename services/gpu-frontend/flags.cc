@@ -71,14 +71,23 @@ FlagSection WorkerFlags(FrontendOptions* o) {
       {ListFlag("workers", "ADDRESS,...",
                 "The workers that hold the experts, together all of them: HOST:PORT, [V6]:PORT, "
                 "unix:/PATH, or shm:/PATH of a worker's --shm-listen on this host (the "
-                "fastest). Required.",
+                "fastest). Workers that hold the same are replicas: any of them may die without "
+                "effect on requests. Required.",
                 &o->workers),
        DurationFlag("worker-timeout",
                     "How long one layer's call may take before the requests in it fail.",
                     &o->worker_timeout),
        DurationFlag("connect-timeout",
                     "How long to wait at start until every expert is held by some worker.",
-                    &o->connect_timeout)}};
+                    &o->connect_timeout),
+       IntFlag("hedge-percent",
+               "How many calls, in percent, may also go to another replica because the first is "
+               "late. A replica that seems frozen, or failed, is left for another in any case.",
+               {0, 100}, &o->hedge_percent),
+       DurationFlag("replica-grace",
+                    "How long a call waits for a replica to come back when a shard has several "
+                    "and none is left, before its requests fail.",
+                    &o->replica_grace)}};
 }
 
 FlagSpec DeviceFlag(FrontendOptions* o) {

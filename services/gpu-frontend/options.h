@@ -27,6 +27,10 @@ struct FrontendOptions {
   std::vector<std::string> workers;  // "host:port", "[v6]:port", "unix:/path"; required
   absl::Duration worker_timeout = absl::Seconds(10);   // of one layer's call
   absl::Duration connect_timeout = absl::Minutes(10);  // until every expert is there, at start
+  // Calls that go to a second replica because the first is late, in percent of all; 0 = none.
+  int hedge_percent = 5;
+  // How long a call waits for a replica to come back when none of several is left.
+  absl::Duration replica_grace = absl::Seconds(3);
 
   std::string device = "cpu";
   int threads = 0;  // 0 = what the machine offers

@@ -161,6 +161,8 @@ TEST(FrontendFlags, EveryBadValueIsRefusedByName) {
                                               "--workers=a:1,",
                                               "--worker-timeout=soon",
                                               "--connect-timeout=-1s",
+                                              "--hedge-percent=101",
+                                              "--replica-grace=-1s",
                                               "--device=tpu",
                                               "--device=cuda",
                                               "--threads=-1",
