@@ -2,7 +2,9 @@
 
 #include <arpa/inet.h>
 #include <fcntl.h>
+#include <sched.h>
 #include <signal.h>
+#include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -22,7 +24,11 @@ constexpr auto kPoll = std::chrono::milliseconds(5);
 
 // Between fork and exec of a process with threads only system calls are safe: everything is
 // prepared before.
-[[noreturn]] void Become(char* const* argv, const char* log_path) {
+[[noreturn]] void Become(char* const* argv, const char* log_path, const ChildSetup& setup) {
+  if (setup.dies_with_parent) ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+  if (setup.network_namespace >= 0 && ::setns(setup.network_namespace, CLONE_NEWNET) != 0) {
+    ::_exit(126);
+  }
   const int log = ::open(log_path, O_WRONLY | O_CREAT | O_TRUNC, 0600);
   ::dup2(log, STDOUT_FILENO);
   ::dup2(log, STDERR_FILENO);
@@ -32,14 +38,15 @@ constexpr auto kPoll = std::chrono::milliseconds(5);
 
 }  // namespace
 
-ChildProcess::ChildProcess(const std::vector<std::string>& arguments, std::string log_path)
+ChildProcess::ChildProcess(const std::vector<std::string>& arguments, std::string log_path,
+                           ChildSetup setup)
     : log_path_(std::move(log_path)) {
   std::vector<char*> argv;
   for (const std::string& argument : arguments) argv.push_back(const_cast<char*>(argument.c_str()));
   argv.push_back(nullptr);
   pid_ = ::fork();
   ATELIER_CHECK(pid_ >= 0);
-  if (pid_ == 0) Become(argv.data(), log_path_.c_str());
+  if (pid_ == 0) Become(argv.data(), log_path_.c_str(), setup);
 }
 
 ChildProcess::~ChildProcess() {

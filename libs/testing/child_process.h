@@ -8,11 +8,19 @@
 
 namespace atelier::testing {
 
+// What else a child gets.
+struct ChildSetup {
+  int network_namespace = -1;  // a file descriptor of it; -1 = this process's own
+  // SIGKILL when the thread that made it ends, for programs that must not outlive a killed test.
+  bool dies_with_parent = false;
+};
+
 // A program under test, with its output in a file. Killed, if it still runs, when the object goes.
 class ChildProcess {
  public:
   // arguments[0] is the program. Output and errors go to `log_path`.
-  ChildProcess(const std::vector<std::string>& arguments, std::string log_path);
+  ChildProcess(const std::vector<std::string>& arguments, std::string log_path,
+               ChildSetup setup = {});
   ~ChildProcess();
   ChildProcess(const ChildProcess&) = delete;
   ChildProcess& operator=(const ChildProcess&) = delete;
@@ -22,6 +30,7 @@ class ChildProcess {
   int Wait();
   bool Running();
   std::string Log() const;
+  pid_t pid() const { return pid_; }
 
  private:
   void Reap(int options);

@@ -1,6 +1,7 @@
 #include "services/gpu-frontend/api/request_mapping.h"
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 #include <optional>
 #include <string>
@@ -22,6 +23,8 @@ constexpr uint32_t kMaxInt = static_cast<uint32_t>(std::numeric_limits<int32_t>:
 constexpr uint32_t kMaxSequences = 128;
 // It is in every message of the answer and in log lines; the gateway's have some 45 bytes.
 constexpr size_t kMaxRequestIdBytes = 512;
+constexpr char kSeedKey[] = "seed";
+constexpr double kMaxSeed = 0x1p53;
 
 template <typename... Args>
 absl::Status Invalid(const Args&... args) {
@@ -76,10 +79,26 @@ absl::Status CheckSupported(const wire::GenerateRequest& request) {
                    ": there is one rank, number 0");
   }
   const wire::SamplingParams& params = request.sampling_params();
-  if (params.custom_params().fields_size() > 0) {
-    return Unsupported("sampling_params.custom_params", "custom sampling parameters");
+  for (const auto& [key, value] : params.custom_params().fields()) {
+    if (key == kSeedKey) continue;
+    return Unsupported(absl::StrCat("sampling_params.custom_params.", key),
+                       "custom sampling parameters other than seed");
   }
   return CheckConstraint(params);
+}
+
+// Sampling's seed has no field of its own on this wire. Numbers of a Struct are doubles, so it is a
+// whole number that a double holds exactly.
+absl::Status MapSeed(const wire::SamplingParams& params, SamplingOptions* options) {
+  const auto found = params.custom_params().fields().find(kSeedKey);
+  if (found == params.custom_params().fields().end()) return absl::OkStatus();
+  const double seed = found->second.number_value();
+  if (found->second.kind_case() != google::protobuf::Value::kNumberValue || !(seed >= 0) ||
+      seed > kMaxSeed || seed != std::floor(seed)) {
+    return Invalid("sampling_params.custom_params.seed is no whole number of 0 to 2^53");
+  }
+  options->seed = static_cast<uint64_t>(seed);
+  return absl::OkStatus();
 }
 
 absl::StatusOr<std::vector<int32_t>> MapTokenIds(
@@ -149,6 +168,7 @@ absl::StatusOr<SamplingOptions> MapSampling(const wire::SamplingParams& params) 
   ATELIER_ASSIGN_OR_RETURN(options.stop_token_ids,
                            MapTokenIds("sampling_params.stop_token_ids", params.stop_token_ids()));
   ATELIER_RETURN_IF_ERROR(MapLogitBias(params, &options));
+  ATELIER_RETURN_IF_ERROR(MapSeed(params, &options));
   return options;
 }
 
