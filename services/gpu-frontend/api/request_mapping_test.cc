@@ -1,6 +1,8 @@
 #include "services/gpu-frontend/api/request_mapping.h"
 
+#include <cmath>
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -130,6 +132,34 @@ TEST(RequestMapping, RefusesWhatItCannotDoByName) {
   EXPECT_THAT(ErrorOf([](auto& r) { r.add_token_ids_logprob(3); }), HasSubstr("token_ids_logprob"));
   EXPECT_THAT(ErrorOf([](auto& r) { r.set_data_parallel_rank(1); }),
               HasSubstr("data_parallel_rank=1"));
+}
+
+void SetSeed(wire::GenerateRequest& request, double seed) {
+  google::protobuf::Struct* custom = request.mutable_sampling_params()->mutable_custom_params();
+  (*custom->mutable_fields())["seed"].set_number_value(seed);
+}
+
+TEST(RequestMapping, ASeedComesAsACustomParameter) {
+  wire::GenerateRequest request = MinimalRequest();
+  ATELIER_ASSERT_OK_AND_ASSIGN(MappedRequest mapped, MapGenerateRequest(request, Limits()));
+  EXPECT_EQ(mapped.request.sampling.seed, std::nullopt);
+  SetSeed(request, 0x1p53);
+  ATELIER_ASSERT_OK_AND_ASSIGN(mapped, MapGenerateRequest(request, Limits()));
+  EXPECT_EQ(mapped.request.sampling.seed, uint64_t{1} << 53);
+  for (const double wrong : {-1.0, 0.5, 0x1p54, std::nan("")}) {
+    EXPECT_THAT(ErrorOf([wrong](auto& r) { SetSeed(r, wrong); }),
+                HasSubstr("custom_params.seed is no whole number"));
+  }
+  EXPECT_THAT(ErrorOf([](auto& r) {
+                auto* custom = r.mutable_sampling_params()->mutable_custom_params();
+                (*custom->mutable_fields())["seed"].set_string_value("7");
+              }),
+              HasSubstr("custom_params.seed is no whole number"));
+  EXPECT_THAT(ErrorOf([](auto& r) {
+                auto* custom = r.mutable_sampling_params()->mutable_custom_params();
+                (*custom->mutable_fields())["other"].set_number_value(7);
+              }),
+              HasSubstr("custom_params.other"));
 }
 
 TEST(RequestMapping, RefusesNumbersThatDoNotFit) {

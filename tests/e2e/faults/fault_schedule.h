@@ -25,9 +25,9 @@ struct PlannedFault {
 
 struct ScheduleSpec {
   uint64_t seed = 1;
-  int kills = 50;                 // processes killed, at least
-  std::optional<FaultKind> only;  // if it kills nothing, `kills` such faults
-  ClusterShape shape;
+  int kills = 50;                      // processes killed, at least
+  std::optional<FaultKind> only = {};  // if it kills nothing, `kills` such faults
+  ClusterShape shape = {};
 };
 
 // A pure function of `spec`. A mixed schedule begins with one of each fault that the cluster

@@ -10,8 +10,8 @@ namespace atelier::faults {
 struct LinkRules {
   double loss = 0;  // probabilities
   double duplicate = 0;
-  double reorder = 0;    // a packet that those behind it overtake
-  absl::Duration delay;  // of every packet
+  double reorder = 0;                           // a packet that those behind it overtake
+  absl::Duration delay = absl::ZeroDuration();  // of every packet
   bool blocked = false;
 };
 

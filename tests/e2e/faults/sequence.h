@@ -22,8 +22,8 @@ struct Sequence {
   // One per token. They depend on every bit of every layer's sums, so equal ones say that each
   // layer's sums of each token were added once: neither missing, nor twice, nor another's.
   std::vector<float> logprobs;
-  bool finished = false;  // by its length or a stop token
-  absl::Status status;    // how the stream ended
+  bool finished = false;     // by its length or a stop token
+  absl::Status status = {};  // how the stream ended
 };
 
 // `count` requests of varied lengths, every other one sampled. A pure function of its arguments.
