@@ -12,7 +12,7 @@ namespace atelier {
 namespace {
 
 constexpr absl::Duration kFirstBackoff = absl::Milliseconds(100);
-constexpr absl::Duration kLongestBackoff = absl::Seconds(2);
+constexpr absl::Duration kLongestBackoff = absl::Seconds(1);
 // Of a worker that answers, but does not serve yet.
 constexpr absl::Duration kLoadingInterval = absl::Milliseconds(250);
 constexpr absl::Duration kConnectTimeout = absl::Seconds(5);

@@ -46,7 +46,7 @@ class ForwardInFlight {
 };
 
 // One client's way to one worker, whatever the transport: today gRPC (TCP or a Unix socket), one
-// ForwardStream held open. Reconnects by itself with backoff (100 ms doubling to 2 s, jittered).
+// ForwardStream held open. Reconnects by itself with backoff (100 ms doubling to 1 s, jittered).
 // A batch beyond the worker's limits goes out as several messages; `done` sees one reply whose sums
 // are in the order of the worker's shards of the layer. Every error names the worker.
 // Thread-safe. Callbacks come from transport threads, or from inside the call that they answer, and
