@@ -5,7 +5,6 @@
 Norms, routers and biases stay F32. Types: F32, BF16 and those that gguf.quants can write (Q8_0, Q5_0, Q5_1, Q4_0, Q4_1).
 """
 import argparse
-import json
 import os
 import pathlib
 import sys
@@ -14,8 +13,8 @@ import gguf
 import numpy as np
 from gguf import GGMLQuantizationType
 
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
-from demo_model.source import Source, find_gguf  # noqa: E402
+from checkpoint_folder import CheckpointFolder
+from demo_model.source import Source, find_gguf
 
 TYPES = ("F32", "BF16", "Q8_0", "Q5_0", "Q5_1", "Q4_0", "Q4_1")
 ARCHITECTURE = "glm4moe"
@@ -39,38 +38,6 @@ OF_LAYER = {
     "mlp.down_proj.weight": "ffn_down.weight",
 }
 GLOBAL = {"model.embed_tokens.weight": "token_embd.weight", "model.norm.weight": "output_norm.weight"}
-
-
-class Checkpoint:
-    """The folder's tensors as fp32 arrays."""
-
-    def __init__(self, folder: pathlib.Path):
-        self.config = json.loads((folder / "config.json").read_text())
-        index = json.loads((folder / "model.safetensors.index.json").read_text())["weight_map"]
-        # NumPy has no bfloat16: the bits are read from the file as they lie.
-        self._raw = {name: self._header(folder / name) for name in set(index.values())}
-        self._name_of = index
-
-    @staticmethod
-    def _header(path: pathlib.Path):
-        bits = np.memmap(path, dtype=np.uint8, mode="r")
-        length = int(bits[:8].view(np.uint64)[0])
-        return json.loads(bits[8:8 + length].tobytes()), bits, 8 + length
-
-    def names(self):
-        return self._name_of.keys()
-
-    def read(self, name: str) -> np.ndarray:
-        header, bits, start = self._raw[self._name_of[name]]
-        entry = header[name]
-        begin, end = entry["data_offsets"]
-        data = bits[start + begin:start + end]
-        if entry["dtype"] == "F32":
-            return data.view(np.float32).reshape(entry["shape"])
-        if entry["dtype"] != "BF16":
-            raise SystemExit(f"error: {name} is {entry['dtype']}: this tool reads BF16 and F32")
-        wide = data.view(np.uint16).astype(np.uint32) << 16
-        return wide.view(np.float32).reshape(entry["shape"])
 
 
 def add_metadata(writer: gguf.GGUFWriter, config: dict):
@@ -119,7 +86,7 @@ def add_tensor(writer: gguf.GGUFWriter, name: str, values: np.ndarray, kind: GGM
     writer.add_tensor(name, gguf.quants.quantize(np.ascontiguousarray(values), kind), raw_dtype=kind)
 
 
-def add_tensors(writer: gguf.GGUFWriter, model: Checkpoint, kind: GGMLQuantizationType):
+def add_tensors(writer: gguf.GGUFWriter, model: CheckpointFolder, kind: GGMLQuantizationType):
     names = set(model.names())
     for name, target in GLOBAL.items():
         add_tensor(writer, target, model.read(name), kind)
@@ -142,7 +109,7 @@ def main() -> int:
     parser.add_argument("--output", type=pathlib.Path, required=True, help="the file to write")
     parser.add_argument("--type", choices=TYPES, default="Q8_0", help="of all matrices (default: %(default)s)")
     options = parser.parse_args()
-    model = Checkpoint(options.model)
+    model = CheckpointFolder(options.model)
     staging = options.output.with_name(f".{options.output.name}.tmp.{os.getpid()}")
     writer = gguf.GGUFWriter(staging, ARCHITECTURE)
     try:

@@ -1,6 +1,5 @@
 #include <cmath>
 #include <cstdio>
-#include <cstdlib>
 #include <memory>
 #include <string>
 
@@ -8,8 +7,10 @@
 #include "libs/kernels/quantizer.h"
 #include "libs/testing/random_quant_source.h"
 #include "libs/testing/status_matchers.h"
+#include "tests/golden/demo_model_path.h"
 #include "tests/golden/golden_file.h"
 #include "tests/golden/model_under_test.h"
+#include "tests/golden/perplexity.h"
 #include "tests/golden/tolerance.h"
 
 namespace atelier::golden {
@@ -19,11 +20,6 @@ namespace {
 constexpr double kDecisiveMargin = 0.5;
 constexpr int kMaxTokens = 64;
 constexpr int32_t kEos = 2;
-
-std::string DemoModelDirectory() {
-  const char* named = std::getenv("ATELIER_DEMO_MODEL");
-  return named != nullptr ? named : "build/demo-model";
-}
 
 // The checkpoint and the reference's results, opened once for all tests.
 class DemoModel : public ::testing::Test {
@@ -121,24 +117,6 @@ void Print(const char* what, const Agreement& agreement) {
       "largest difference of a best logit %.3f\n",
       what, agreement.equal, agreement.positions, 100.0 * agreement.equal / agreement.positions,
       agreement.largest_flipped_margin, agreement.worst_logit);
-}
-
-double Perplexity(ModelUnderTest& model, const std::vector<PerplexityWindow>& windows) {
-  double nll = 0;
-  size_t predicted = 0;
-  for (const PerplexityWindow& window : windows) {
-    const auto tokens = absl::MakeConstSpan(window.tokens);
-    const auto add = [&](int position, absl::Span<const float> logits) {
-      const auto next = static_cast<size_t>(tokens[static_cast<size_t>(position) + 1]);
-      const double top = logits[static_cast<size_t>(ArgMax(logits))];
-      double sum = 0;
-      for (float logit : logits) sum += std::exp(logit - top);
-      nll += top + std::log(sum) - logits[next];
-      ++predicted;
-    };
-    EXPECT_THAT(model.TeacherForce(tokens.first(tokens.size() - 1), 0, add), testing::IsOk());
-  }
-  return std::exp(nll / static_cast<double>(predicted));
 }
 
 TEST_F(DemoModel, Bf16ChoosesTheReferencesTokens) {

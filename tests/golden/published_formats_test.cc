@@ -1,0 +1,86 @@
+#include <cstdio>
+#include <memory>
+#include <ostream>
+#include <string>
+#include <vector>
+
+#include "gtest/gtest.h"
+#include "libs/checkpoint/checkpoint.h"
+#include "libs/testing/run_program.h"
+#include "libs/testing/status_matchers.h"
+#include "libs/testing/temp_dir.h"
+#include "tests/golden/demo_model_path.h"
+#include "tests/golden/golden_file.h"
+#include "tests/golden/model_under_test.h"
+#include "tests/golden/perplexity.h"
+
+// The demo model as people publish models, written in Python from the formats' descriptions: only a
+// reader and kernels that take every code, scale and zero point as they were meant keep the
+// perplexity of the text.
+
+namespace atelier::golden {
+namespace {
+
+constexpr char kPython[] = ".venv/demo-model/bin/python";
+
+struct Published {
+  const char* name;
+  bool gguf;          // one file with every matrix in the format, else a folder with the experts
+  Method method;      // that its experts must be found in
+  double perplexity;  // as docs/numerics.md states it
+};
+
+void PrintTo(const Published& format, std::ostream* out) { *out << format.name; }
+
+class DemoModelPublished : public ::testing::TestWithParam<Published> {};
+
+// Where the model lies after writing it; "" after a failure.
+std::string Write(const Published& format, const testing::TempDir& dir) {
+  const std::string output = dir.File(format.gguf ? "model.gguf" : "model");
+  const testing::Outcome done = testing::RunProgram(
+      {kPython, format.gguf ? "tools/demo_model_gguf.py" : "tools/demo_model_quantised.py",
+       "--model", DemoModelDirectory(), format.gguf ? "--type" : "--format", format.name,
+       "--output", output});
+  EXPECT_EQ(done.status, 0) << done.output << "\nscripts/test makes " << kPython;
+  return done.status == 0 ? output : "";
+}
+
+TEST_P(DemoModelPublished, PerplexityIsTheStatedOne) {
+  const Published& format = GetParam();
+  const testing::TempDir dir;
+  const std::string path = Write(format, dir);
+  ASSERT_FALSE(path.empty());
+  ATELIER_ASSERT_OK_AND_ASSIGN(const std::unique_ptr<Checkpoint> checkpoint,
+                               Checkpoint::Open(path));
+  ATELIER_ASSERT_OK_AND_ASSIGN(const ExpertTensors expert, FindExpert(*checkpoint, 1, 0));
+  ASSERT_TRUE(expert.down.quant.has_value());
+  ASSERT_EQ(MethodName(expert.down.quant->method), MethodName(format.method));
+  RunOptions options;
+  options.method = format.method;
+  options.num_threads = 0;
+  options.max_tokens_per_step = 128;
+  ATELIER_ASSERT_OK_AND_ASSIGN(const auto model, ModelUnderTest::Create(*checkpoint, options));
+  const DemoGolden golden = LoadDemoGolden();
+  const double perplexity = Perplexity(*model, golden.windows);
+  std::printf("  %s: perplexity %.4f, dense fp32 %.4f\n", format.name, perplexity,
+              golden.perplexity);
+  EXPECT_NEAR(perplexity, format.perplexity, 0.005 * format.perplexity);
+}
+
+INSTANTIATE_TEST_SUITE_P(Golden, DemoModelPublished,
+                         ::testing::Values(Published{"fp8_block", false, Method::kFP8_BLOCK, 20.99},
+                                           Published{"fp8_channel", false, Method::kFP8_ROW, 21.15},
+                                           Published{"mxfp8", false, Method::kMXFP8, 20.92},
+                                           Published{"mxfp4", false, Method::kMXFP4, 24.10},
+                                           Published{"int4", false, Method::kINT4G64, 23.49},
+                                           Published{"gptq", false, Method::kINT4G64Z, 23.26},
+                                           Published{"awq", false, Method::kINT4G64Z, 23.26},
+                                           Published{"Q8_0", true, Method::kQ8_0, 20.91},
+                                           Published{"Q5_1", true, Method::kQ5_1, 24.95},
+                                           Published{"Q5_0", true, Method::kQ5_0, 22.14},
+                                           Published{"Q4_1", true, Method::kQ4_1, 21.98},
+                                           Published{"Q4_0", true, Method::kQ4_0, 26.96}),
+                         [](const auto& info) { return std::string(info.param.name); });
+
+}  // namespace
+}  // namespace atelier::golden
