@@ -3,6 +3,7 @@ tests that break one. Environment: ATELIER_BUILD_DIR (default build/release), AT
 ATELIER_E2E_VENVS (.venv: holds gateway/ and gateway-floor/)."""
 import os
 import pathlib
+import subprocess
 import sys
 import urllib.request
 
@@ -19,6 +20,12 @@ CONTEXT = 512  # small, so that "too long" is cheap to reach
 
 def path_from(variable: str, default: pathlib.Path) -> pathlib.Path:
     return pathlib.Path(os.environ.get(variable, default))
+
+
+def run_tool(name: str, *arguments):
+    """Runs a Python program of tools/ in the environment of the demo model."""
+    python = path_from("ATELIER_E2E_VENVS", REPO / ".venv") / "demo-model" / "bin" / "python"
+    subprocess.run([python, REPO / "tools" / name, *arguments], check=True, capture_output=True)
 
 
 def metric(base_url: str, name: str) -> float:
@@ -130,7 +137,7 @@ def install(tmp_path, build_dir, model):
     built = []
 
     def build(**options) -> Installation:
-        built.append(Installation(tmp_path / str(len(built)), build_dir, model, **options))
+        built.append(Installation(tmp_path / str(len(built)), build_dir, **{"model": model, **options}))
         return built[-1]
 
     yield build

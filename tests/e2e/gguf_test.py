@@ -2,7 +2,6 @@
 import io
 import json
 import pathlib
-import subprocess
 import zipfile
 
 import conftest
@@ -11,17 +10,12 @@ import openai
 import pytest
 from smg_grpc_proto.generated import common_pb2, sglang_scheduler_pb2_grpc
 
-REPO = pathlib.Path(__file__).resolve().parent.parent.parent
-GREEDY = {"model": "demo", "temperature": 0, "max_tokens": 24,
-          "messages": [{"role": "user", "content": "What is the capital of France?"}]}
 
 
 @pytest.fixture(scope="module")
 def gguf(tmp_path_factory, model) -> pathlib.Path:
     path = tmp_path_factory.mktemp("gguf") / "demo-q8_0.gguf"
-    python = conftest.path_from("ATELIER_E2E_VENVS", REPO / ".venv") / "demo-model" / "bin" / "python"
-    subprocess.run([python, REPO / "tools" / "demo_model_gguf.py", "--model", model, "--type", "Q8_0", "--output", path],
-                   check=True, capture_output=True)
+    conftest.run_tool("demo_model_gguf.py", "--model", model, "--type", "Q8_0", "--output", path)
     return path
 
 
@@ -52,6 +46,6 @@ def test_tokenizer_is_the_one_that_was_published(served, model):
 def test_gateway_fetches_the_tokenizer_and_answers(served, smg):
     gateway = served.stack.start_gateway(smg("gateway"), served.address)
     gateway.wait_ready()
-    status, answer = openai.post(gateway.url, "/v1/chat/completions", GREEDY)
+    status, answer = openai.post(gateway.url, "/v1/chat/completions", openai.FRANCE)
     assert status == 200, answer
     assert "Paris" in answer["choices"][0]["message"]["content"]

@@ -5,6 +5,11 @@ import urllib.error
 import urllib.request
 
 
+# "The capital of France is Paris."
+FRANCE = {"model": "demo", "temperature": 0, "max_tokens": 24,
+          "messages": [{"role": "user", "content": "What is the capital of France?"}]}
+
+
 def post(url: str, path: str, body: dict, timeout: float = 120.0):
     """(status, decoded answer) of a POST, whatever the status."""
     request = urllib.request.Request(url + path, json.dumps(body).encode(), {"Content-Type": "application/json"})
