@@ -192,6 +192,9 @@ TEST(Report, SummaryCountsAll) {
 TEST(Report, StallsAreByFault) {
   StallTable stalls;
   for (const int ms : {30, 10, 20}) stalls.Add(FaultKind::kKill, absl::Milliseconds(ms));
+  EXPECT_THAT(stalls.ToText(), Not(HasSubstr("(none)")));
+  stalls.AddQuiet(absl::Milliseconds(5));
+  EXPECT_THAT(stalls.ToText(), HasSubstr("(none)                1       5.0       5.0       5.0"));
   EXPECT_THAT(stalls.ToText(), HasSubstr("kill                  3      20.0      20.0      30.0"));
 }
 

@@ -6,6 +6,19 @@
 #include "absl/strings/str_format.h"
 
 namespace atelier::faults {
+namespace {
+
+void AppendRow(absl::string_view name, std::vector<absl::Duration> gaps, std::string* text) {
+  if (gaps.empty()) return;
+  std::sort(gaps.begin(), gaps.end());
+  const auto at = [&](size_t percent) {
+    return absl::ToDoubleMilliseconds(gaps[(gaps.size() - 1) * percent / 100]);
+  };
+  absl::StrAppend(text, absl::StrFormat("%-16s %6d %9.1f %9.1f %9.1f\n", name, gaps.size(), at(50),
+                                        at(99), at(100)));
+}
+
+}  // namespace
 
 void Tally::Count(Verdict verdict, size_t num_tokens) {
   ++sequences;
@@ -28,15 +41,8 @@ void StallTable::Add(FaultKind kind, absl::Duration longest_gap) {
 std::string StallTable::ToText() const {
   std::string text = absl::StrFormat("%-16s %6s %9s %9s %9s   longest silence of a stream, ms\n",
                                      "fault", "count", "p50", "p99", "max");
-  for (const auto& [kind, unsorted] : gaps_) {
-    std::vector<absl::Duration> gaps = unsorted;
-    std::sort(gaps.begin(), gaps.end());
-    const auto at = [&](size_t percent) {
-      return absl::ToDoubleMilliseconds(gaps[(gaps.size() - 1) * percent / 100]);
-    };
-    absl::StrAppend(&text, absl::StrFormat("%-16s %6d %9.1f %9.1f %9.1f\n", InfoOf(kind).name,
-                                           gaps.size(), at(50), at(99), at(100)));
-  }
+  AppendRow("(none)", quiet_, &text);
+  for (const auto& [kind, gaps] : gaps_) AppendRow(InfoOf(kind).name, gaps, &text);
   return text;
 }
 

@@ -31,11 +31,14 @@ std::string SummaryLine(const Tally& tally);
 class StallTable {
  public:
   void Add(FaultKind kind, absl::Duration longest_gap);
+  // The same in a while without any fault, to compare with.
+  void AddQuiet(absl::Duration longest_gap) { quiet_.push_back(longest_gap); }
   // Rows "fault count p50 p99 max", milliseconds.
   std::string ToText() const;
 
  private:
   std::map<FaultKind, std::vector<absl::Duration>> gaps_;
+  std::vector<absl::Duration> quiet_;
 };
 
 }  // namespace atelier::faults

@@ -36,6 +36,8 @@ constexpr int64_t kRssSlackBytes = int64_t{48} << 20;
 // For each fault; the last line counts all.
 constexpr int kFailuresShown = 5;
 constexpr absl::Duration kQuietTimeout = absl::Seconds(15);
+constexpr int kQuietWindows = 6;
+constexpr absl::Duration kQuietWindow = absl::Milliseconds(400);
 
 void Say(const std::string& line) {
   std::printf("%s\n", line.c_str());
@@ -143,9 +145,11 @@ class Run {
     nemesis_ = std::make_unique<Nemesis>(*cluster_, *load_, *excuses_,
                                          far_ == nullptr ? nullptr : &far_->link());
     load_->Start();
+    MeasureQuiet();
     for (const PlannedFault& fault : schedule) ATELIER_RETURN_IF_ERROR(InjectOne(fault));
     load_->Stop();
     CheckGrowth();
+    Say(FailoverText());
     return absl::OkStatus();
   }
 
@@ -163,6 +167,15 @@ class Run {
       if (++failures_of_fault_ <= kFailuresShown) Say(what);
     };
     load_ = std::make_unique<Load>(std::move(spec), *excuses_);
+  }
+
+  // What streams wait for tokens anyway, for so long as a typical fault takes to heal.
+  void MeasureQuiet() {
+    for (int i = 0; i < kQuietWindows; ++i) {
+      load_->TakeLongestSilence();
+      absl::SleepFor(kQuietWindow);
+      stalls_.AddQuiet(load_->TakeLongestSilence());
+    }
   }
 
   absl::Status InjectOne(const PlannedFault& fault) {
@@ -194,6 +207,18 @@ class Run {
       Say(absl::StrCat(processes[i]->name(), ": ", ToString(before_[i]), " -> ", ToString(now)));
       if (!growth.empty()) Problem(absl::StrCat(processes[i]->name(), ": ", growth));
     }
+  }
+
+  // The first frontend lives from the beginning to the end, so its counters know all.
+  std::string FailoverText() {
+    const std::string page = cluster_->FrontendMetrics(0);
+    std::string text = "frontend-0:";
+    for (const char* what : {"failovers", "hedges", "late_answers", "ejections", "reconnects"}) {
+      const double sum = MetricSum(page, absl::StrCat("atelier_frontend_worker_", what, "_total"));
+      absl::StrAppend(&text, " ", what, "=", static_cast<int64_t>(sum));
+    }
+    const double calls = MetricSum(page, "atelier_frontend_worker_call_seconds_count");
+    return absl::StrCat(text, " of ", static_cast<int64_t>(calls), " answered calls");
   }
 
   std::string StallText() const { return num_faults_ == 0 ? "" : stalls_.ToText(); }
