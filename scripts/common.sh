@@ -19,6 +19,17 @@ timed() {
   printf '    %s: %d s\n' "$what" $((SECONDS - start))
 }
 
+# quietly "what" LOG command…: the same without its output, which goes to LOG; a failing command shows the end of that.
+quietly() {
+  local what=$1 log=$2
+  shift 2
+  mkdir -p "$(dirname "$log")"
+  ("$@") >"$log" 2>&1 || {
+    tail -n 40 "$log" >&2
+    fail "$what failed (log: $log)"
+  }
+}
+
 as_root() {
   if [ "$(id -u)" -eq 0 ]; then
     "$@"

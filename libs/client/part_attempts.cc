@@ -35,18 +35,20 @@ PartAttempts::Step PartAttempts::Next(absl::Time now, const Routes& routes) {
   if (asked != attempts_.rend()) {
     return untried.has_value() ? NextWhileAsked(*asked, *untried, now) : step;
   }
-  const bool not_finite = !attempts_.empty() && attempts_.back().state == State::kNotFinite;
-  const bool again = std::count_if(attempts_.begin(), attempts_.end(), [](const Attempt& attempt) {
-                       return attempt.state == State::kNotFinite;
-                     }) > 1;
-  if (untried.has_value() && now < deadline_ && !again) {
+  const auto not_finite =
+      std::count_if(attempts_.begin(), attempts_.end(),
+                    [](const Attempt& attempt) { return attempt.state == State::kNotFinite; });
+  // Where two have no finite answer it is the model's, not a fault of theirs.
+  if (untried.has_value() && now < deadline_ && not_finite < 2) {
     nobody_since_.reset();
     step.worker = untried;
-    if (!attempts_.empty()) step.why = not_finite ? Why::kNotFinite : Why::kFailover;
+    if (!attempts_.empty()) {
+      const bool last = attempts_.back().state == State::kNotFinite;
+      step.why = last ? Why::kNotFinite : Why::kFailover;
+    }
     return step;
   }
-  step.take_not_finite = std::any_of(attempts_.begin(), attempts_.end(),
-                                     [](const Attempt& a) { return a.state == State::kNotFinite; });
+  step.take_not_finite = not_finite > 0;
   return step.take_not_finite ? step : NextWithNobody(now);
 }
 
@@ -90,7 +92,6 @@ std::optional<size_t> PartAttempts::Untried(const Routes& routes) const {
   for (const size_t worker : replicas_) {
     if (routes.Live(worker)) live.push_back(worker);
   }
-  std::vector<size_t> untried;
   for (const size_t worker : policy_.health.Trusted(live)) {
     if (!WasAsked(worker, routes.connections[worker])) return worker;
   }

@@ -33,9 +33,10 @@ class GroupExperts {
     const auto top_k = static_cast<size_t>(routing_.top_k);
     return {routing_.expert_ids + static_cast<size_t>(row) * top_k, top_k};
   }
-  bool NeededBy(int row) const {
+  size_t NumOf(int row) const {
     const absl::Span<const int32_t> ids = ChoicesOf(row);
-    return std::any_of(ids.begin(), ids.end(), [this](int32_t id) { return Holds(id); });
+    return static_cast<size_t>(
+        std::count_if(ids.begin(), ids.end(), [this](int32_t id) { return Holds(id); }));
   }
   std::vector<size_t> Of(int row) const {
     std::vector<size_t> experts;
@@ -82,10 +83,11 @@ std::vector<std::vector<int>> EqualRuns(const std::vector<int>& needed, size_t c
   return runs;
 }
 
-std::vector<std::vector<int>> ByActivatedExperts(const std::vector<NeededRow>& needed, size_t count,
-                                                 size_t expert_range) {
-  std::vector<Share> shares(count, Share{std::vector<bool>(expert_range, false), 0, {}});
-  for (const NeededRow& row : needed) {
+std::vector<std::vector<int>> ByActivatedExperts(const std::vector<int>& needed,
+                                                 const GroupExperts& experts, size_t count) {
+  std::vector<Share> shares(count, Share{std::vector<bool>(experts.range(), false), 0, {}});
+  for (const int number : needed) {
+    const NeededRow row{number, experts.Of(number)};
     const auto cost = [&](const Share& share) {
       const size_t added = share.Added(row);
       return std::make_tuple(share.num_active + added, added);
@@ -99,19 +101,20 @@ std::vector<std::vector<int>> ByActivatedExperts(const std::vector<NeededRow>& n
   return rows;
 }
 
+// Whether a group has so much to do that its replicas spend their time computing.
+bool IsLarge(const std::vector<int>& needed, const GroupExperts& experts, CallPriority priority) {
+  if (priority != CallPriority::kPrefill) return false;
+  size_t choices = 0;
+  for (const int row : needed) choices += experts.NumOf(row);
+  return choices > kPrefillRowsPerExpert * experts.count();
+}
+
 // The needed rows, divided over `count` replicas.
 std::vector<std::vector<int>> Divide(const std::vector<int>& needed, const GroupExperts& experts,
                                      CallPriority priority, size_t count) {
   if (count == 1) return {needed};
-  std::vector<NeededRow> rows;
-  size_t choices = 0;
-  for (const int row : needed) {
-    rows.push_back({row, experts.Of(row)});
-    choices += rows.back().experts.size();
-  }
-  const bool many =
-      priority == CallPriority::kPrefill && choices > kPrefillRowsPerExpert * experts.count();
-  return many ? EqualRuns(needed, count) : ByActivatedExperts(rows, count, experts.range());
+  return IsLarge(needed, experts, priority) ? EqualRuns(needed, count)
+                                            : ByActivatedExperts(needed, experts, count);
 }
 
 }  // namespace
@@ -124,7 +127,7 @@ std::vector<CallPart> SplitRows(
     const GroupExperts experts(layer, group, routing);
     std::vector<int> needed;
     for (int row = 0; row < routing.num_tokens; ++row) {
-      if (experts.NeededBy(row)) needed.push_back(row);
+      if (experts.NumOf(row) > 0) needed.push_back(row);
     }
     if (needed.empty()) continue;
     std::vector<size_t> workers = replicas(group);

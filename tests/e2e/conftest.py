@@ -80,6 +80,16 @@ class Installation:
                          for process in self.stack.processes)
 
 
+class Front:
+    """A gateway, started and ready, in front of an installation."""
+
+    def __init__(self, installation: Installation, smg: pathlib.Path):
+        self.installation = installation
+        gateway = installation.stack.start_gateway(smg, installation.address)
+        gateway.wait_ready()
+        self.url = gateway.url
+
+
 @pytest.fixture(scope="session")
 def build_dir() -> pathlib.Path:
     path = path_from("ATELIER_BUILD_DIR", REPO / "build" / "release")
@@ -145,18 +155,7 @@ def install(tmp_path, build_dir, model):
         installation.stack.stop()
 
 
-class Front:
-    """A gateway in front of an installation."""
-
-    def __init__(self, installation: Installation, gateway: atelier_stack.Gateway):
-        self.installation = installation
-        self.gateway = gateway
-        self.url = gateway.url
-
-
 @pytest.fixture(scope="session", params=GATEWAYS)
 def front(request, shared, smg):
     """The shared installation through each version of the gateway."""
-    gateway = shared.stack.start_gateway(smg(request.param), shared.address)
-    gateway.wait_ready()
-    return Front(shared, gateway)
+    return Front(shared, smg(request.param))

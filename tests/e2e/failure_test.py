@@ -20,9 +20,7 @@ ABORTED = 'atelier_frontend_requests_total{outcome="abort"}'
 
 @pytest.fixture
 def front_of_one(installation, smg):
-    gateway = installation.stack.start_gateway(smg("gateway"), installation.address)
-    gateway.wait_ready()
-    return Front(installation, gateway)
+    return Front(installation, smg("gateway"))
 
 
 def wait_for(condition, what: str, timeout: float = 30.0) -> float:
@@ -196,10 +194,9 @@ def test_frontend_drains_on_sigterm(front_of_one):
     assert installation.frontend.popen.wait(30) == 0
 
 
-def test_second_signal_ends_the_drain(installation, smg):
-    gateway = installation.stack.start_gateway(smg("gateway"), installation.address)
-    gateway.wait_ready()
-    stream = openai.Stream(gateway.url, COMPLETIONS, LONG)
+def test_second_signal_ends_the_drain(front_of_one):
+    installation = front_of_one.installation
+    stream = openai.Stream(front_of_one.url, COMPLETIONS, LONG)
     next(iter(stream))
     installation.frontend.kill(signal.SIGTERM)
     wait_for(lambda: "to=draining" in installation.frontend.log(), "draining")

@@ -13,10 +13,8 @@ SHARDS = ("--experts=0-4", "--experts=5-15")
 def test_quantised_checkpoint_answers_sensibly(install, smg, tmp_path, model, form):
     folder = tmp_path / "model"
     conftest.run_tool("demo_model_quantised.py", "--model", model, "--format", form, "--output", folder)
-    installation = install(model=folder, shards=SHARDS)
-    gateway = installation.stack.start_gateway(smg("gateway"), installation.address)
-    gateway.wait_ready()
-    status, answer = openai.post(gateway.url, "/v1/chat/completions", {**openai.FRANCE, "messages": QUESTION})
+    front = conftest.Front(install(model=folder, shards=SHARDS), smg("gateway"))
+    status, answer = openai.post(front.url, "/v1/chat/completions", {**openai.FRANCE, "messages": QUESTION})
     assert status == 200, answer
     text = answer["choices"][0]["message"]["content"]
     print(f"{form}: {text}")

@@ -44,8 +44,7 @@ def test_tokenizer_is_the_one_that_was_published(served, model):
 
 
 def test_gateway_fetches_the_tokenizer_and_answers(served, smg):
-    gateway = served.stack.start_gateway(smg("gateway"), served.address)
-    gateway.wait_ready()
-    status, answer = openai.post(gateway.url, "/v1/chat/completions", openai.FRANCE)
+    front = conftest.Front(served, smg("gateway"))
+    status, answer = openai.post(front.url, "/v1/chat/completions", openai.FRANCE)
     assert status == 200, answer
     assert "Paris" in answer["choices"][0]["message"]["content"]

@@ -28,9 +28,7 @@ def next_token(front: Front, tokens: list) -> int:
 @pytest.mark.parametrize("shards", PLACEMENTS.values(), ids=[re.sub(r"\W+", "-", name) for name in PLACEMENTS])
 def test_placement_chooses_the_references_tokens(install, smg, shards):
     installation = install(shards=shards, flags=("--disable-prefix-cache",))
-    gateway = installation.stack.start_gateway(smg("gateway"), installation.address)
-    gateway.wait_ready()
-    front = Front(installation, gateway)
+    front = Front(installation, smg("gateway"))
     equal = positions = 0
     for answer in SHORT_ANSWERS:
         for at, (token, margin) in enumerate(zip(answer["tokens"], answer["margin"])):

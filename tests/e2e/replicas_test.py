@@ -17,10 +17,9 @@ STORY = {"model": "demo", "prompt": "Once upon a time", "temperature": 0, "max_t
 def replicated(install, smg):
     """Slice 0 over TCP and shared memory, slice 1 over a Unix socket and shared memory."""
     installation = install(shards=HALVES * 2, sharing=(2, 3), flags=("--disable-prefix-cache",))
-    gateway = installation.stack.start_gateway(smg("gateway"), installation.address)
-    gateway.wait_ready()
+    front = Front(installation, smg("gateway"))
     await_replicas(installation, 4)
-    return Front(installation, gateway)
+    return front
 
 
 def await_replicas(installation, count: int):

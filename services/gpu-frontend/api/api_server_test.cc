@@ -42,6 +42,14 @@ wire::GenerateRequest Request(const std::string& id, bool stream = true, uint32_
   return request;
 }
 
+// What a stream that says nothing more ends with.
+template <typename Response>
+grpc::Status EndOf(grpc::ClientReader<Response>& reader) {
+  Response response;
+  EXPECT_FALSE(reader.Read(&response));
+  return reader.Finish();
+}
+
 class ApiServerTest : public ::testing::Test {
  protected:
   void SetUp() override {
@@ -175,9 +183,7 @@ TEST_F(ApiServerTest, ABeginningBeyondTheVocabularyStartsNoPrompt) {
   request.mutable_tokenized()->clear_input_ids();
   grpc::ClientContext context;
   const auto reader = stub_->Generate(&context, request);
-  wire::GenerateResponse response;
-  EXPECT_FALSE(reader->Read(&response));
-  const grpc::Status status = reader->Finish();
+  const grpc::Status status = EndOf(*reader);
   EXPECT_EQ(status.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
   EXPECT_THAT(status.error_message(), HasSubstr("no beginning-of-sequence token"));
 }
@@ -255,8 +261,7 @@ TEST_F(ApiServerTest, StreamsTokensAsTheyCome) {
   ASSERT_TRUE(reader->Read(&response));
   EXPECT_THAT(response.complete().output_ids(), ElementsAre(10, 11, 12));
   EXPECT_EQ(response.complete().matched_token_id(), 2u);
-  EXPECT_FALSE(reader->Read(&response));
-  EXPECT_TRUE(reader->Finish().ok());
+  EXPECT_TRUE(EndOf(*reader).ok());
   EXPECT_EQ(engine_.aborts("a"), 0);
 }
 
@@ -287,8 +292,7 @@ TEST_F(ApiServerTest, RefusalsAreStatusesAloneAndDoNotReachTheEngine) {
   grpc::ClientContext context;
   const auto reader = stub_->Generate(&context, request);
   wire::GenerateResponse response;
-  EXPECT_FALSE(reader->Read(&response));
-  const grpc::Status status = reader->Finish();
+  const grpc::Status status = EndOf(*reader);
   EXPECT_EQ(status.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
   EXPECT_THAT(status.error_message(), HasSubstr("json_schema"));
   EXPECT_FALSE(Abort("a"));
@@ -374,8 +378,7 @@ TEST_F(ApiServerTest, EngineErrorEndsTheStreamWithItsStatus) {
   wire::GenerateResponse response;
   ASSERT_TRUE(reader->Read(&response));
   engine_.EndWith("a", absl::UnavailableError("worker 127.0.0.1:7 is gone"));
-  EXPECT_FALSE(reader->Read(&response));
-  const grpc::Status status = reader->Finish();
+  const grpc::Status status = EndOf(*reader);
   EXPECT_EQ(status.error_code(), grpc::StatusCode::UNAVAILABLE);
   EXPECT_THAT(status.error_message(), HasSubstr("127.0.0.1:7"));
 }

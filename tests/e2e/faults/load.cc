@@ -141,7 +141,7 @@ void Load::StreamOnce(Client& client, size_t request) {
   {
     absl::MutexLock lock(&mutex_);
     SetSilentSince(client, absl::InfiniteFuture());
-    ended_by_client = client.id == id;
+    ended_by_client = client.ended_id == id;
   }
   const Judgement judgement =
       Judge(answers_[request], sequence, ended_by_client || excuses_.Cover(client.frontend, begin));
@@ -157,7 +157,7 @@ Sequence Load::Ask(Client& client, size_t request, const std::string& id) {
   }
   return client.stub->Generate(spec_.requests[request], id, [&] {
     const StreamStep step = OnToken(client);
-    if (step != StreamStep::kReadOn) client.id = id;
+    if (step != StreamStep::kReadOn) client.ended_id = id;
     return step;
   });
 }

@@ -58,7 +58,7 @@ class Load {
     uint64_t seed = 0;
     std::thread thread;
     absl::Time silent_since = absl::InfiniteFuture();  // infinite = no stream runs
-    std::string id;
+    std::string ended_id;                              // of the last stream that it ended itself
     std::string stub_address;
     std::unique_ptr<StreamClient> stub;
   };

@@ -4,7 +4,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
-#include "libs/base/check.h"
 #include "libs/base/status_macros.h"
 
 namespace atelier::faults {
@@ -66,7 +65,8 @@ absl::Status Nemesis::Do(const PlannedFault& fault) {
     case FaultKind::kPartition:
     case FaultKind::kPartitionIn:
     case FaultKind::kPartitionOut:
-      return DoToLink(fault);
+      DoToLink(fault);
+      return absl::OkStatus();
     default:
       return DoToWorker(fault);
   }
@@ -132,13 +132,12 @@ absl::Status Nemesis::DoToWorker(const PlannedFault& fault) {
   return absl::OkStatus();
 }
 
-absl::Status Nemesis::DoToLink(const PlannedFault& fault) {
+void Nemesis::DoToLink(const PlannedFault& fault) {
   const LinkRules rules = RulesOf(fault);
   if (fault.kind != FaultKind::kPartitionOut) link_->SetRules(Link::kToFar, rules);
   if (fault.kind != FaultKind::kPartitionIn) link_->SetRules(Link::kToNear, rules);
   absl::SleepFor(fault.lasts);
   link_->Mend();
-  return absl::OkStatus();
 }
 
 void Nemesis::Kill(ServiceProcess& process) {

@@ -28,7 +28,7 @@ class Nemesis {
  private:
   absl::Status Do(const PlannedFault& fault);
   absl::Status DoToWorker(const PlannedFault& fault);
-  absl::Status DoToLink(const PlannedFault& fault);
+  void DoToLink(const PlannedFault& fault);
 
   void Kill(ServiceProcess& process);
   absl::Status KillWhileStarting(const PlannedFault& fault);

@@ -6,6 +6,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "grpcpp/grpcpp.h"
+#include "libs/transport/status_codes.h"
 #include "proto/compat/sglang_scheduler.grpc.pb.h"
 
 namespace atelier::faults {
@@ -29,10 +30,6 @@ wire::GenerateRequest ToWire(const StreamRequest& request, const std::string& id
   message.set_stream(true);
   message.set_return_logprob(true);
   return message;
-}
-
-absl::Status FromGrpc(const grpc::Status& status) {
-  return absl::Status(static_cast<absl::StatusCode>(status.error_code()), status.error_message());
 }
 
 class GrpcStreamClient final : public StreamClient {
@@ -68,7 +65,7 @@ class GrpcStreamClient final : public StreamClient {
       if (step == StreamStep::kHangUp) context.TryCancel();
       if (step == StreamStep::kAbort) Abort(id);
     }
-    sequence.status = FromGrpc(reader->Finish());
+    sequence.status = FromGrpcStatus(reader->Finish());
     return sequence;
   }
 
