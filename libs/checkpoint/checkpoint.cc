@@ -5,12 +5,14 @@
 #include <algorithm>
 #include <cerrno>
 #include <filesystem>
+#include <optional>
 #include <system_error>
 #include <utility>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "libs/base/status_macros.h"
+#include "libs/checkpoint/fetch_journal.h"
 #include "libs/checkpoint/gguf_checkpoint.h"
 #include "libs/checkpoint/mapped_checkpoint.h"
 #include "libs/checkpoint/mapped_file.h"
@@ -128,10 +130,17 @@ absl::StatusOr<std::vector<std::string>> ReadShards(const std::vector<std::strin
   for (const std::string& file : files) {
     ATELIER_ASSIGN_OR_RETURN(MappedFile mapping,
                              MappedFile::Open(PathOf(contents.directory, file)));
+    ATELIER_ASSIGN_OR_RETURN(
+        std::optional<FetchJournal> fetched,
+        ReadFetchJournal(PathOf(contents.directory, file), mapping.bytes().size()));
     absl::StatusOr<SafetensorsHeader> header = ParseSafetensorsHeader(mapping.bytes(), file);
-    if (!header.ok()) return InDirectory(header.status(), contents.directory);
+    absl::Status usable = header.status();
+    if (fetched)
+      usable = RequireDigestedBytes(*fetched, header.ok() ? header->data_begin : 1, file);
+    usable.Update(header.status());
+    if (!usable.ok()) return InDirectory(usable, contents.directory);
     digests.push_back(FileDigest(mapping.bytes(), header->data_begin));
-    contents.shards.push_back({file, std::move(mapping)});
+    contents.shards.push_back({file, std::move(mapping), header->data_begin, std::move(fetched)});
     ATELIER_RETURN_IF_ERROR(AddTensors(*std::move(header), contents.shards.size() - 1, contents));
   }
   return digests;

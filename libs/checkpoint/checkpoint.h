@@ -10,6 +10,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
+#include "libs/checkpoint/matrix_bytes.h"
 #include "libs/model/dtype.h"
 #include "libs/model/model_config.h"
 #include "libs/model/quant_source.h"
@@ -31,11 +32,20 @@ struct TensorView {
   absl::string_view TypeName() const;
 };
 
+// A file of tensors, mapped.
+struct CheckpointFile {
+  std::string name;  // without folders
+  absl::Span<const uint8_t> bytes;
+  size_t data_begin = 0;  // behind the header
+};
+
 // A published model. Either a Hugging Face folder: config.json, generation_config.json (optional),
 // and safetensors in one file (model.safetensors) or sharded (model.safetensors.index.json). Or a
 // GGUF file, or the first part of a split set, with the model's properties in its metadata. Tensors
 // have the Hugging Face names in both. Files are mapped, not read: opening touches only headers.
-// Immutable after Open, so thread-safe. Owned by the service's main object.
+// Files may be there in parts (`atelier fetch`): headers always are, tensors' bytes have to be
+// asked for by RequireFetched before they are read. Immutable after Open, so thread-safe. Owned by
+// the service's main object.
 class Checkpoint {
  public:
   // `path`: the folder, or the file. Checks every header of every file: lengths, offsets, overlaps,
@@ -66,12 +76,25 @@ class Checkpoint {
                                              absl::Span<const int64_t> shape) const;
   // Every tensor that is not skipped by the config (multi-token-prediction layers), sorted by name.
   virtual std::vector<std::string> TensorNames() const = 0;
+
+  // The files, in the order in which they were opened.
+  virtual std::vector<CheckpointFile> Files() const = 0;
+  virtual bool IsWhole() const = 0;  // all files are
+  // Whether `bytes`, of a tensor's data, can be read: what was not fetched reads as zeros.
+  virtual bool IsFetched(absl::Span<const uint8_t> bytes) const = 0;
+  // FAILED_PRECONDITION naming file, tensor and bytes unless IsFetched, with the command that
+  // fetches them; `role_flags` are its last ones: "--role=frontend".
+  virtual absl::Status RequireFetched(absl::Span<const uint8_t> bytes,
+                                      absl::string_view role_flags) const = 0;
 };
 
 // Names and shapes of all tensors that `config` promises. VerifyTensors fails on the first that is
 // absent or misshapen, before anything is allocated.
 enum class Role { kFrontend, kWorker, kAll };  // all but routed experts; routed experts only; both
 absl::Status VerifyTensors(const Checkpoint& checkpoint, Role role);
+
+// RequireFetched of every tensor of FrontendTensors. REQUIRES: VerifyTensors of its role is OK.
+absl::Status RequireFrontendFetched(const Checkpoint& checkpoint);
 
 // A matrix [rows, columns] of an expert: floats, or published codes and scales.
 struct ExpertMatrix {
@@ -80,6 +103,8 @@ struct ExpertMatrix {
   TensorView tensor;
   // Reads the checkpoint's mapped files: valid while the Checkpoint lives.
   std::optional<QuantMatrix> quant;
+  // All that is read of the files for it; perhaps not fetched.
+  std::vector<MatrixBytes> bytes = {};
 };
 
 // The three matrices of one routed expert: gate and up [I, H], down [H, I].

@@ -17,7 +17,27 @@ absl::StatusOr<std::vector<float>> Read(const Checkpoint& checkpoint, const Prom
   return values;
 }
 
+// Whether the layer's are in the tensors of all experts.
+bool AreFused(const Checkpoint& checkpoint, const std::vector<PromisedTensor>& fused) {
+  return checkpoint.Find(fused[2].name).ok() || checkpoint.Find(fused[3].name).ok();
+}
+
 }  // namespace
+
+absl::StatusOr<std::vector<TensorView>> FindExpertBiasTensors(const Checkpoint& checkpoint,
+                                                              int layer, int expert) {
+  const ModelConfig& config = checkpoint.config();
+  std::vector<TensorView> tensors;
+  if (!config.moe.expert_bias) return tensors;
+  std::vector<PromisedTensor> promised = ExpertTensorsFused(config, layer);
+  const bool fused = AreFused(checkpoint, promised);
+  if (!fused) promised = ExpertTensorsAlone(config, layer, expert);
+  for (size_t i = fused ? 2 : 3; i < promised.size(); ++i) {
+    ATELIER_ASSIGN_OR_RETURN(tensors.emplace_back(),
+                             checkpoint.Require(promised[i].name, promised[i].shape));
+  }
+  return tensors;
+}
 
 absl::StatusOr<ExpertBiases> FindExpertBiases(const Checkpoint& checkpoint, int layer, int expert) {
   const ModelConfig& config = checkpoint.config();
@@ -25,7 +45,7 @@ absl::StatusOr<ExpertBiases> FindExpertBiases(const Checkpoint& checkpoint, int 
   if (!config.moe.expert_bias) return biases;
   const int inner = config.moe.intermediate_size, hidden = config.hidden_size;
   const std::vector<PromisedTensor> fused = ExpertTensorsFused(config, layer);
-  if (checkpoint.Find(fused[2].name).ok() || checkpoint.Find(fused[3].name).ok()) {
+  if (AreFused(checkpoint, fused)) {
     const int gate = 2 * expert * inner;
     ATELIER_ASSIGN_OR_RETURN(biases.gate, Read(checkpoint, fused[2], gate, inner));
     ATELIER_ASSIGN_OR_RETURN(biases.up, Read(checkpoint, fused[2], gate + inner, inner));

@@ -17,5 +17,8 @@ struct ExpertBiases {
 
 // Errors as Checkpoint::Require. REQUIRES: a layer with experts, and an expert of the model.
 absl::StatusOr<ExpertBiases> FindExpertBiases(const Checkpoint& checkpoint, int layer, int expert);
+// The tensors that it reads, which may not have been fetched.
+absl::StatusOr<std::vector<TensorView>> FindExpertBiasTensors(const Checkpoint& checkpoint,
+                                                              int layer, int expert);
 
 }  // namespace atelier

@@ -82,7 +82,8 @@ absl::StatusOr<std::unique_ptr<Checkpoint>> OpenGgufCheckpoint(const std::string
   ATELIER_ASSIGN_OR_RETURN(contents.config, ParseGgufConfig(set.metadata(), FactsOf(set)));
   contents.digest = DigestOf(set);
   for (GgufFile& file : set.files) {
-    contents.shards.push_back({file.name, std::move(file.mapping)});
+    contents.shards.push_back(
+        {file.name, std::move(file.mapping), file.header.data_begin, std::move(file.fetched)});
     for (const GgufTensor& tensor : file.header.tensors) {
       ATELIER_RETURN_IF_ERROR(AddTensor(tensor, contents.shards.size() - 1, contents));
     }

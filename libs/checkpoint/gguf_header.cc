@@ -30,11 +30,12 @@ constexpr uint64_t kMinTensorBytes = 8 + 1 + 4 + 8 + 4 + 8;
 // A cursor over the header. Every read is checked against the bytes that are there.
 class HeaderReader {
  public:
-  HeaderReader(absl::Span<const uint8_t> bytes, absl::string_view file)
-      : bytes_(bytes), file_(file) {}
+  // The first bytes of a file of `size`.
+  HeaderReader(absl::Span<const uint8_t> bytes, uint64_t size, absl::string_view file)
+      : bytes_(bytes), size_(std::min(size, kMaxHeaderBytes)), file_(file) {}
 
   size_t position() const { return position_; }
-  uint64_t left() const { return bytes_.size() - position_; }
+  uint64_t left() const { return size_ - position_; }
 
   template <typename T>
   absl::StatusOr<T> Read(absl::string_view what) {
@@ -66,12 +67,16 @@ class HeaderReader {
  private:
   absl::StatusOr<absl::Span<const uint8_t>> Take(uint64_t count, absl::string_view what) {
     if (count > left()) {
-      const bool whole = bytes_.size() < kMaxHeaderBytes;
+      const bool whole = size_ < kMaxHeaderBytes;
       return Refuse(absl::StrCat(what, " claims ", count, " bytes at byte ", position_, ", but ",
                                  whole ? "the file ends" : "a header may have at most",
                                  whole ? absl::StrCat(" ", left(), " bytes later")
                                        : absl::StrCat(" ", kMaxHeaderBytes, " bytes")),
                     whole ? absl::StatusCode::kDataLoss : absl::StatusCode::kInvalidArgument);
+    }
+    if (count > bytes_.size() - position_) {
+      return Refuse(absl::StrCat(what, " lies beyond the first ", bytes_.size(), " bytes"),
+                    absl::StatusCode::kOutOfRange);
     }
     const absl::Span<const uint8_t> taken = bytes_.subspan(position_, count);
     position_ += count;
@@ -82,6 +87,7 @@ class HeaderReader {
   absl::Status SkipElements(GgufValueType type, uint64_t count, int depth, absl::string_view what);
 
   const absl::Span<const uint8_t> bytes_;
+  const uint64_t size_;  // of the file, as far as a header may reach
   const absl::string_view file_;
   size_t position_ = 0;
 };
@@ -318,7 +324,13 @@ bool HasGgufMagic(absl::Span<const uint8_t> bytes) {
 
 absl::StatusOr<GgufHeader> ParseGgufHeader(absl::Span<const uint8_t> bytes,
                                            absl::string_view file) {
-  HeaderReader reader(bytes.first(std::min<size_t>(bytes.size(), kMaxHeaderBytes)), file);
+  return ParseGgufHeader(bytes, bytes.size(), file);
+}
+
+absl::StatusOr<GgufHeader> ParseGgufHeader(absl::Span<const uint8_t> bytes, uint64_t file_bytes,
+                                           absl::string_view file) {
+  HeaderReader reader(bytes.first(std::min<size_t>(bytes.size(), kMaxHeaderBytes)), file_bytes,
+                      file);
   if (!HasGgufMagic(bytes))
     return reader.Refuse("is no GGUF file, nor a folder: it does not begin with \"GGUF\"");
   ATELIER_RETURN_IF_ERROR(reader.Read<uint32_t>("the magic").status());
@@ -331,9 +343,9 @@ absl::StatusOr<GgufHeader> ParseGgufHeader(absl::Span<const uint8_t> bytes,
   ATELIER_ASSIGN_OR_RETURN(header.tensors, ReadTensors(reader, counts.tensors, alignment));
   // A file without tensors may end with its header.
   header.data_begin =
-      std::min<size_t>(RoundUp<uint64_t>(reader.position(), alignment), bytes.size());
+      std::min<uint64_t>(RoundUp<uint64_t>(reader.position(), alignment), file_bytes);
   ATELIER_RETURN_IF_ERROR(
-      CheckPlaces(reader, header.tensors, bytes.size() - header.data_begin, alignment));
+      CheckPlaces(reader, header.tensors, file_bytes - header.data_begin, alignment));
   for (GgufTensor& tensor : header.tensors) {
     tensor.begin += header.data_begin;
     tensor.end += header.data_begin;

@@ -35,6 +35,9 @@ struct GgufHeader {
 // the key or tensor: DATA_LOSS where bytes are missing, UNIMPLEMENTED for versions and types that
 // this build does not know, INVALID_ARGUMENT otherwise.
 absl::StatusOr<GgufHeader> ParseGgufHeader(absl::Span<const uint8_t> bytes, absl::string_view file);
+// The same of the first bytes of a file of file_bytes. OUT_OF_RANGE where more of them are needed.
+absl::StatusOr<GgufHeader> ParseGgufHeader(absl::Span<const uint8_t> bytes, uint64_t file_bytes,
+                                           absl::string_view file);
 
 // Whether `bytes` begin as a GGUF file does.
 bool HasGgufMagic(absl::Span<const uint8_t> bytes);

@@ -11,6 +11,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/strip.h"
 #include "libs/base/status_macros.h"
+#include "libs/checkpoint/mapped_checkpoint.h"
 #include "libs/checkpoint/quoted_name.h"
 
 namespace atelier {
@@ -67,8 +68,15 @@ absl::Status Refuse(absl::string_view file, absl::string_view what) {
 
 absl::StatusOr<GgufFile> OpenFile(const std::string& folder, const std::string& name) {
   ATELIER_ASSIGN_OR_RETURN(MappedFile mapping, MappedFile::Open(folder + name));
-  ATELIER_ASSIGN_OR_RETURN(GgufHeader header, ParseGgufHeader(mapping.bytes(), name));
-  return GgufFile{name, std::move(mapping), std::move(header)};
+  ATELIER_ASSIGN_OR_RETURN(std::optional<FetchJournal> fetched,
+                           ReadFetchJournal(folder + name, mapping.bytes().size()));
+  absl::StatusOr<GgufHeader> header = ParseGgufHeader(mapping.bytes(), name);
+  if (fetched) {
+    ATELIER_RETURN_IF_ERROR(
+        RequireDigestedBytes(*fetched, header.ok() ? header->data_begin : 1, name));
+  }
+  ATELIER_RETURN_IF_ERROR(header.status());
+  return GgufFile{name, std::move(mapping), *std::move(header), std::move(fetched)};
 }
 
 // The first part's name must say what its keys say, so that the others can be found.
@@ -122,6 +130,16 @@ absl::Status CheckTensors(const GgufSet& set, int promised) {
 }
 
 }  // namespace
+
+std::vector<std::string> GgufPartNames(const std::string& name) {
+  std::optional<PartName> part = ParsePartName(name);
+  if (!part || part->count < 1) return {name};
+  std::vector<std::string> names;
+  for (part->number = 1; part->number <= part->count; ++part->number) {
+    names.push_back(NameOf(*part));
+  }
+  return names;
+}
 
 absl::StatusOr<GgufSet> OpenGgufSet(const std::string& path) {
   const size_t slash = path.rfind('/');

@@ -1,10 +1,12 @@
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
+#include "libs/checkpoint/fetch_journal.h"
 #include "libs/checkpoint/gguf_header.h"
 #include "libs/checkpoint/mapped_file.h"
 
@@ -13,7 +15,8 @@ namespace atelier {
 struct GgufFile {
   std::string name;  // base name
   MappedFile mapping;
-  GgufHeader header;  // views of the mapping
+  GgufHeader header;                    // views of the mapping
+  std::optional<FetchJournal> fetched;  // unset = all of it
 };
 
 // The GGUF file at a path, or the split set whose first part is there: mapped, headers checked.
@@ -33,5 +36,9 @@ struct GgufSet {
 // ParseGgufHeader, and INVALID_ARGUMENT for parts that do not belong together, a name in two parts,
 // or a path to another part than the first.
 absl::StatusOr<GgufSet> OpenGgufSet(const std::string& path);
+
+// The names of all parts of the split set that `name` is a part of, by their numbers; else `name`
+// alone. The files' metadata have the last word.
+std::vector<std::string> GgufPartNames(const std::string& name);
 
 }  // namespace atelier

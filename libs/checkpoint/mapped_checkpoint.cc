@@ -1,10 +1,13 @@
 #include "libs/checkpoint/mapped_checkpoint.h"
 
 #include <algorithm>
+#include <functional>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "libs/base/check.h"
 #include "libs/base/status_macros.h"
 #include "libs/checkpoint/gguf_type.h"
 #include "libs/checkpoint/quoted_name.h"
@@ -12,6 +15,8 @@
 
 namespace atelier {
 namespace {
+
+constexpr size_t kEndBytes = 4096;  // of a file's data that enter its digest, at each end
 
 class MappedCheckpoint final : public Checkpoint {
  public:
@@ -51,7 +56,73 @@ class MappedCheckpoint final : public Checkpoint {
     return names;
   }
 
+  std::vector<CheckpointFile> Files() const override {
+    std::vector<CheckpointFile> files;
+    for (const MappedContents::Shard& shard : contents_.shards) {
+      files.push_back({shard.file, shard.mapping.bytes(), shard.data_begin});
+    }
+    return files;
+  }
+
+  bool IsWhole() const override {
+    return std::all_of(contents_.shards.begin(), contents_.shards.end(),
+                       [](const MappedContents::Shard& shard) {
+                         return !shard.fetched || shard.fetched->IsWhole();
+                       });
+  }
+
+  bool IsFetched(absl::Span<const uint8_t> bytes) const override {
+    const MappedContents::Shard& shard = ShardOf(bytes);
+    return !shard.fetched || shard.fetched->have.Contains(RangeIn(shard, bytes));
+  }
+
+  absl::Status RequireFetched(absl::Span<const uint8_t> bytes,
+                              absl::string_view role_flags) const override {
+    if (IsFetched(bytes)) return absl::OkStatus();
+    const MappedContents::Shard& shard = ShardOf(bytes);
+    const ByteRange first = shard.fetched->have.MissingIn(RangeIn(shard, bytes)).ranges().front();
+    return absl::FailedPreconditionError(
+        absl::StrCat(shard.file, ": tensor ", QuotedName(TensorAt(shard, first.begin)), ": bytes ",
+                     first.begin, " to ", first.end - 1, " were not fetched; run: atelier fetch ",
+                     shard.fetched->source, " --dir=", Folder(), " ", role_flags));
+  }
+
  private:
+  // REQUIRES: bytes of a file of this checkpoint. An empty span may be of any.
+  const MappedContents::Shard& ShardOf(absl::Span<const uint8_t> bytes) const {
+    const auto holds = [bytes](const MappedContents::Shard& shard) {
+      const absl::Span<const uint8_t> all = shard.mapping.bytes();
+      return std::less_equal<>()(all.data(), bytes.data()) &&
+             std::less_equal<>()(bytes.data() + bytes.size(), all.data() + all.size());
+    };
+    const auto found = std::find_if(contents_.shards.begin(), contents_.shards.end(), holds);
+    ATELIER_CHECK(found != contents_.shards.end());
+    return *found;
+  }
+
+  static ByteRange RangeIn(const MappedContents::Shard& shard, absl::Span<const uint8_t> bytes) {
+    const auto begin = static_cast<uint64_t>(bytes.data() - shard.mapping.bytes().data());
+    return {begin, begin + bytes.size()};
+  }
+
+  absl::string_view TensorAt(const MappedContents::Shard& shard, uint64_t offset) const {
+    for (const auto& [name, entry] : contents_.entries) {
+      const bool holds = &contents_.shards[entry.shard] == &shard && entry.begin <= offset &&
+                         offset < entry.begin + entry.size;
+      if (holds) return name;
+    }
+    return "";
+  }
+
+  // Where the files lie: GGUF checkpoints are opened by their first one.
+  std::string Folder() const {
+    const std::string& path = contents_.directory;
+    const absl::string_view file = contents_.shards.front().file;
+    if (!absl::EndsWith(path, file)) return path;
+    const std::string folder = path.substr(0, path.size() - file.size());
+    return folder.empty() ? "." : folder;
+  }
+
   MappedContents contents_;
 };
 
@@ -70,8 +141,23 @@ std::unique_ptr<Checkpoint> MakeMappedCheckpoint(MappedContents contents) {
   return std::make_unique<MappedCheckpoint>(std::move(contents));
 }
 
+ByteRanges DigestedBytes(uint64_t file_size, uint64_t data_begin) {
+  ByteRanges ranges;
+  ranges.Add({0, std::min(data_begin + kEndBytes, file_size)});
+  ranges.Add({file_size - std::min(file_size, uint64_t{kEndBytes}), file_size});
+  return ranges;
+}
+
+absl::Status RequireDigestedBytes(const FetchJournal& fetched, uint64_t data_begin,
+                                  absl::string_view file) {
+  const ByteRanges missing = DigestedBytes(fetched.size, data_begin).Minus(fetched.have);
+  if (missing.empty()) return absl::OkStatus();
+  return absl::FailedPreconditionError(
+      absl::StrCat(file, ": its header and the ends of its data have not come yet: run atelier ",
+                   "fetch ", fetched.source, " to its end"));
+}
+
 std::string FileDigest(absl::Span<const uint8_t> bytes, size_t data_begin) {
-  constexpr size_t kEndBytes = 4096;
   const absl::Span<const uint8_t> data = bytes.subspan(data_begin);
   Sha256 sha;
   sha.Add(bytes.first(data_begin));

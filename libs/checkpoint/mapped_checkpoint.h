@@ -1,12 +1,14 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
 #include "libs/checkpoint/checkpoint.h"
+#include "libs/checkpoint/fetch_journal.h"
 #include "libs/checkpoint/mapped_file.h"
 
 namespace atelier {
@@ -16,6 +18,8 @@ struct MappedContents {
   struct Shard {
     std::string file;  // base name
     MappedFile mapping;
+    size_t data_begin = 0;
+    std::optional<FetchJournal> fetched = std::nullopt;  // unset = all of it
   };
   // Where a tensor lies.
   struct Entry {
@@ -41,6 +45,11 @@ struct MappedContents {
 std::unique_ptr<Checkpoint> MakeMappedCheckpoint(MappedContents contents);
 
 // What a checkpoint's digest takes of one file: its header, its length and the ends of its data.
+// Those bytes, for who does not have the whole file.
+ByteRanges DigestedBytes(uint64_t file_size, uint64_t data_begin);
+// FAILED_PRECONDITION, with what to do, unless they were fetched.
+absl::Status RequireDigestedBytes(const FetchJournal& fetched, uint64_t data_begin,
+                                  absl::string_view file);
 std::string FileDigest(absl::Span<const uint8_t> bytes, size_t data_begin);
 // `config_text` and all files' digests, in any order.
 std::string CheckpointDigest(absl::string_view config_text, std::vector<std::string> parts);

@@ -49,6 +49,15 @@ int32_t Word(const TensorView& tensor, size_t index) {
   return word;
 }
 
+// Of a tensor whose dimension 0 goes along the matrix's rows, or columns.
+MatrixBytes Lines(const TensorView& tensor, MatrixBytes::Lines lines, int64_t per_line = 1) {
+  return {tensor.data, lines, static_cast<size_t>(tensor.shape[0]), static_cast<size_t>(per_line)};
+}
+MatrixBytes Rows(const TensorView& tensor, int64_t per_line = 1) {
+  return Lines(tensor, MatrixBytes::Lines::kRows, per_line);
+}
+MatrixBytes Whole(const TensorView& tensor) { return {tensor.data}; }
+
 // What the config promises of one matrix.
 struct Wanted {
   const Checkpoint& checkpoint;
@@ -66,6 +75,11 @@ struct Wanted {
   }
   bool Has(absl::string_view suffix) const {
     return checkpoint.Find(absl::StrCat(name, suffix)).ok();
+  }
+  // A tensor whose values are checked, if there is one.
+  void AddIfThere(absl::string_view suffix, std::vector<MatrixBytes>& bytes) const {
+    const absl::StatusOr<TensorView> tensor = checkpoint.Find(absl::StrCat(name, suffix));
+    if (tensor.ok()) bytes.push_back(Whole(*tensor));
   }
 };
 
@@ -95,7 +109,7 @@ Method Int4Method(int64_t group, bool symmetric) {
 }
 
 absl::StatusOr<ExpertMatrix> Int4Matrix(const Wanted& wanted, TensorView codes, DType scales,
-                                        Int4Source::Layout layout) {
+                                        Int4Source::Layout layout, std::vector<MatrixBytes> bytes) {
   ATELIER_ASSIGN_OR_RETURN(const int64_t group, MethodGroup(wanted));
   layout.method_group = static_cast<size_t>(group);
   layout.scale_group = static_cast<size_t>(wanted.group());
@@ -103,7 +117,7 @@ absl::StatusOr<ExpertMatrix> Int4Matrix(const Wanted& wanted, TensorView codes, 
   matrix.method = Int4Method(group, layout.zeros.data == nullptr);
   matrix.bf16_scales = scales == DType::kBF16;
   matrix.source = std::make_shared<Int4Source>(layout);
-  return ExpertMatrix{std::move(codes), std::move(matrix)};
+  return ExpertMatrix{std::move(codes), std::move(matrix), std::move(bytes)};
 }
 
 // "<name>.weight_shape" repeats what config.json says.
@@ -111,6 +125,7 @@ absl::Status CheckWeightShape(const Wanted& wanted) {
   if (!wanted.Has(".weight_shape")) return absl::OkStatus();
   ATELIER_ASSIGN_OR_RETURN(const TensorView shape,
                            wanted.Require(".weight_shape", {2}, {DType::kI64, DType::kI32}));
+  if (!wanted.checkpoint.IsFetched(shape.data)) return absl::OkStatus();
   int64_t dims[2];
   if (shape.dtype == DType::kI64) {
     std::memcpy(dims, shape.data.data(), sizeof(dims));
@@ -142,18 +157,23 @@ absl::StatusOr<ExpertMatrix> FindPackedInt4(const Wanted& wanted) {
   layout.codes = {codes.data.data(), static_cast<size_t>(columns / kNibblesPerWord), 1, 0, 3};
   const auto groups = static_cast<size_t>(wanted.groups());
   layout.scales = {scales.data.data(), groups, 1};
+  std::vector<MatrixBytes> bytes = {Rows(codes), Rows(scales)};
+  wanted.AddIfThere(".weight_shape", bytes);
   if (!wanted.config().symmetric) {
     ATELIER_ASSIGN_OR_RETURN(
         const TensorView zeros,
         wanted.Require(".weight_zero_point",
                        {CeilDiv(rows, int64_t{kNibblesPerWord}), wanted.groups()}, {DType::kI32}));
     layout.zeros = {zeros.data.data(), groups, 1, 3, 0};
+    bytes.push_back(Rows(zeros, kNibblesPerWord));
   }
-  return Int4Matrix(wanted, codes, scales.dtype, layout);
+  return Int4Matrix(wanted, codes, scales.dtype, layout, std::move(bytes));
 }
 
 // "sym" in the config: every zero point is the middle code.
-absl::Status CheckSymmetric(const TensorView& zeros, int zero_offset) {
+absl::Status CheckSymmetric(const Wanted& wanted, const TensorView& zeros) {
+  if (!wanted.checkpoint.IsFetched(zeros.data)) return absl::OkStatus();
+  const int zero_offset = wanted.config().zero_offset;
   const uint32_t expected = 0x11111111u * static_cast<uint32_t>(8 - zero_offset);
   for (size_t i = 0; i < zeros.data.size() / sizeof(int32_t); ++i) {
     if (static_cast<uint32_t>(Word(zeros, i)) == expected) continue;
@@ -167,6 +187,7 @@ absl::Status CheckGroupIndex(const Wanted& wanted) {
   if (!wanted.Has(".g_idx")) return absl::OkStatus();
   ATELIER_ASSIGN_OR_RETURN(const TensorView index,
                            wanted.Require(".g_idx", {wanted.columns}, {DType::kI32}));
+  if (!wanted.checkpoint.IsFetched(index.data)) return absl::OkStatus();
   for (int64_t i = 0; i < wanted.columns; ++i) {
     if (Word(index, static_cast<size_t>(i)) == i / wanted.group()) continue;
     return Refuse(index,
@@ -198,11 +219,14 @@ absl::StatusOr<ExpertMatrix> FindGptq(const Wanted& wanted) {
   layout.scales = {scales.data.data(), 1, n};
   layout.zero_offset = wanted.config().zero_offset;
   if (wanted.config().symmetric) {
-    ATELIER_RETURN_IF_ERROR(CheckSymmetric(zeros, layout.zero_offset));
+    ATELIER_RETURN_IF_ERROR(CheckSymmetric(wanted, zeros));
   } else {
     layout.zeros = {zeros.data.data(), 1, n / kNibblesPerWord, 3, 0};
   }
-  return Int4Matrix(wanted, codes, scales.dtype, layout);
+  std::vector<MatrixBytes> bytes = {Lines(codes, MatrixBytes::Lines::kColumns, kNibblesPerWord),
+                                    Whole(scales), Whole(zeros)};
+  wanted.AddIfThere(".g_idx", bytes);
+  return Int4Matrix(wanted, codes, scales.dtype, layout, std::move(bytes));
 }
 
 absl::StatusOr<ExpertMatrix> FindAwq(const Wanted& wanted) {
@@ -222,12 +246,15 @@ absl::StatusOr<ExpertMatrix> FindAwq(const Wanted& wanted) {
   layout.zeros = layout.codes;
   layout.zeros.data = zeros.data.data();
   layout.scales = {scales.data.data(), 1, static_cast<size_t>(rows)};
-  return Int4Matrix(wanted, codes, scales.dtype, layout);
+  return Int4Matrix(wanted, codes, scales.dtype, layout,
+                    {Lines(codes, MatrixBytes::Lines::kColumns), Whole(scales), Whole(zeros)});
 }
 
-ExpertMatrix MxFp4Matrix(TensorView codes, const MxFp4Source::Layout& layout) {
+ExpertMatrix MxFp4Matrix(TensorView codes, const MxFp4Source::Layout& layout,
+                         std::vector<MatrixBytes> bytes) {
   return {std::move(codes),
-          QuantMatrix{Method::kMXFP4, false, std::make_shared<MxFp4Source>(layout)}};
+          QuantMatrix{Method::kMXFP4, false, std::make_shared<MxFp4Source>(layout)},
+          std::move(bytes)};
 }
 
 absl::StatusOr<ExpertMatrix> FindPackedMxFp4(const Wanted& wanted) {
@@ -239,13 +266,16 @@ absl::StatusOr<ExpertMatrix> FindPackedMxFp4(const Wanted& wanted) {
                            wanted.Require(".weight_scale", {wanted.rows, wanted.columns / kMxGroup},
                                           {DType::kU8, DType::kF8E8M0}));
   return MxFp4Matrix(
-      codes, {codes.data.data(), scales.data.data(), static_cast<size_t>(wanted.columns), 0, 1});
+      codes, {codes.data.data(), scales.data.data(), static_cast<size_t>(wanted.columns), 0, 1},
+      {Rows(codes), Rows(scales)});
 }
 
 ExpertMatrix Fp8Matrix(const TensorView& codes, const TensorView& scales, Method method) {
   const Fp8Source::Layout layout{method, codes.data.data(), static_cast<size_t>(codes.shape[1]),
                                  scales.data.data(), scales.dtype};
-  return {codes, QuantMatrix{method, false, std::make_shared<Fp8Source>(layout)}};
+  return {codes,
+          QuantMatrix{method, false, std::make_shared<Fp8Source>(layout)},
+          {Rows(codes), Whole(scales)}};
 }
 
 absl::StatusOr<TensorView> Fp8Codes(const Wanted& wanted) {
@@ -287,6 +317,7 @@ absl::StatusOr<ExpertMatrix> FindMxFp8(const Wanted& wanted) {
 // The blocks and scales of all experts' matrices [rows, columns] of a layer.
 struct Blocks {
   TensorView codes;
+  TensorView scales;
   MxFp4Source::Layout layout;
 };
 
@@ -301,7 +332,19 @@ absl::StatusOr<Blocks> FindBlocks(const Checkpoint& checkpoint, const std::strin
   ATELIER_ASSIGN_OR_RETURN(
       const TensorView scales,
       wanted.Require("_scales", {experts, rows, columns / kMxGroup}, {DType::kU8, DType::kF8E8M0}));
-  return Blocks{codes, {codes.data.data(), scales.data.data(), static_cast<size_t>(columns), 0, 1}};
+  return Blocks{
+      codes, scales, {codes.data.data(), scales.data.data(), static_cast<size_t>(columns), 0, 1}};
+}
+
+// What one expert has of them, in `num_lines` lines.
+std::vector<MatrixBytes> BytesOfExpert(const Blocks& blocks, int64_t expert, int64_t num_lines) {
+  std::vector<MatrixBytes> bytes;
+  for (const TensorView* tensor : {&blocks.codes, &blocks.scales}) {
+    const size_t size = tensor->data.size() / static_cast<size_t>(tensor->shape[0]);
+    bytes.push_back({tensor->data.subspan(static_cast<size_t>(expert) * size, size),
+                     MatrixBytes::Lines::kRows, static_cast<size_t>(num_lines)});
+  }
+  return bytes;
 }
 
 }  // namespace
@@ -380,9 +423,12 @@ absl::StatusOr<ExpertTensors> FindFusedQuantExpert(const Checkpoint& checkpoint,
   MxFp4Source::Layout up = gate_up.layout;
   ++up.first_row;
   down.layout.first_row = static_cast<size_t>(expert) * static_cast<size_t>(hidden);
-  return ExpertTensors{.gate = MxFp4Matrix(gate_up.codes, gate_up.layout),
-                       .up = MxFp4Matrix(gate_up.codes, up),
-                       .down = MxFp4Matrix(down.codes, down.layout)};
+  // A row of gate and one of up are a line.
+  const std::vector<MatrixBytes> both = BytesOfExpert(gate_up, expert, inner);
+  return ExpertTensors{
+      .gate = MxFp4Matrix(gate_up.codes, gate_up.layout, both),
+      .up = MxFp4Matrix(gate_up.codes, up, both),
+      .down = MxFp4Matrix(down.codes, down.layout, BytesOfExpert(down, expert, hidden))};
 }
 
 }  // namespace atelier

@@ -237,23 +237,8 @@ absl::Status SortAndCheckLayout(std::vector<HeaderTensor>& tensors, uint64_t dat
 // The text between the length and the data.
 absl::StatusOr<absl::string_view> HeaderText(absl::Span<const uint8_t> bytes,
                                              absl::string_view file) {
-  if (bytes.size() < kLengthBytes) {
-    return absl::DataLossError(absl::StrCat(file, ": ", bytes.size(),
-                                            " bytes are too few for a safetensors file, which "
-                                            "begins with the header's length in 8"));
-  }
-  uint64_t length = 0;
-  for (size_t i = kLengthBytes; i-- > 0;) length = length << 8 | bytes[i];
-  if (length > kMaxHeaderBytes) {
-    return absl::InvalidArgumentError(absl::StrCat(file, ": header length ", length, " exceeds ",
-                                                   kMaxHeaderBytes,
-                                                   "; this is no safetensors file"));
-  }
-  if (length > bytes.size() - kLengthBytes) {
-    return absl::DataLossError(absl::StrCat(file, ": header length ", length,
-                                            " reaches beyond the file's ", bytes.size(),
-                                            " bytes; is it truncated?"));
-  }
+  ATELIER_ASSIGN_OR_RETURN(const uint64_t end, SafetensorsDataBegin(bytes, bytes.size(), file));
+  const size_t length = end - kLengthBytes;
   const auto* text = reinterpret_cast<const char*>(bytes.data()) + kLengthBytes;
   if (length == 0 || text[0] != '{') {
     return absl::InvalidArgumentError(absl::StrCat(file, ": the header must begin with {"));
@@ -262,6 +247,28 @@ absl::StatusOr<absl::string_view> HeaderText(absl::Span<const uint8_t> bytes,
 }
 
 }  // namespace
+
+absl::StatusOr<uint64_t> SafetensorsDataBegin(absl::Span<const uint8_t> first, uint64_t file_bytes,
+                                              absl::string_view file) {
+  if (file_bytes < kLengthBytes || first.size() < kLengthBytes) {
+    return absl::DataLossError(absl::StrCat(file, ": ", file_bytes,
+                                            " bytes are too few for a safetensors file, which "
+                                            "begins with the header's length in 8"));
+  }
+  uint64_t length = 0;
+  for (size_t i = kLengthBytes; i-- > 0;) length = length << 8 | first[i];
+  if (length > kMaxHeaderBytes) {
+    return absl::InvalidArgumentError(absl::StrCat(file, ": header length ", length, " exceeds ",
+                                                   kMaxHeaderBytes,
+                                                   "; this is no safetensors file"));
+  }
+  if (length > file_bytes - kLengthBytes) {
+    return absl::DataLossError(absl::StrCat(file, ": header length ", length,
+                                            " reaches beyond the file's ", file_bytes,
+                                            " bytes; is it truncated?"));
+  }
+  return kLengthBytes + length;
+}
 
 absl::StatusOr<SafetensorsHeader> ParseSafetensorsHeader(absl::Span<const uint8_t> bytes,
                                                          absl::string_view file) {

@@ -31,6 +31,11 @@ struct SafetensorsHeader {
   std::vector<HeaderTensor> tensors;  // by offset
 };
 
+// Where the data begin in a file of `file_bytes` whose first bytes (8, or all if it has fewer) are
+// given. Errors as below.
+absl::StatusOr<uint64_t> SafetensorsDataBegin(absl::Span<const uint8_t> first, uint64_t file_bytes,
+                                              absl::string_view file);
+
 // Reads and checks the header of a safetensors file, whose bytes are all given but whose data is
 // not touched: lengths against the file, names unique, dtypes known, shape x dtype = bytes, and
 // tensors that cover the data without gap or overlap. Errors name `file` and the tensor: DATA_LOSS

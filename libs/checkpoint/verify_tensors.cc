@@ -62,6 +62,7 @@ TensorView Part(const TensorView& whole, size_t offset, std::vector<int64_t> sha
 // A readable tensor [rows, columns] as what the kernels take.
 ExpertMatrix MatrixOf(TensorView tensor) {
   ExpertMatrix matrix;
+  matrix.bytes = {{tensor.data, MatrixBytes::Lines::kRows, static_cast<size_t>(tensor.shape[0])}};
   if (tensor.blocks != nullptr) {
     matrix.quant = QuantMatrix{*tensor.blocks->method, false,
                                std::make_shared<GgufSource>(*tensor.blocks, tensor.data.data(),
@@ -141,6 +142,15 @@ absl::Status VerifyTensors(const Checkpoint& checkpoint, Role role) {
   for (int layer = 0; layer < config.num_layers; ++layer) {
     if (!config.is_moe_layer[static_cast<size_t>(layer)]) continue;
     ATELIER_RETURN_IF_ERROR(VerifyExperts(checkpoint, layer));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status RequireFrontendFetched(const Checkpoint& checkpoint) {
+  if (checkpoint.IsWhole()) return absl::OkStatus();
+  for (const PromisedTensor& promised : FrontendTensors(checkpoint.config())) {
+    ATELIER_ASSIGN_OR_RETURN(const TensorView tensor, checkpoint.Find(promised.name));
+    ATELIER_RETURN_IF_ERROR(checkpoint.RequireFetched(tensor.data, "--role=frontend"));
   }
   return absl::OkStatus();
 }

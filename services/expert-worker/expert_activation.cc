@@ -1,11 +1,13 @@
 #include "services/expert-worker/expert_activation.h"
 
 #include <algorithm>
+#include <string>
 
 #include "libs/base/checked_math.h"
 #include "libs/base/status_macros.h"
 #include "libs/checkpoint/expert_biases.h"
 #include "libs/kernels/pack.h"
+#include "services/expert-worker/expert_packing.h"
 
 namespace atelier {
 namespace {
@@ -46,10 +48,16 @@ absl::StatusOr<std::unique_ptr<NodeMemory>> SetActivations(const Checkpoint& che
   ATELIER_ASSIGN_OR_RETURN(memory, arena.Allocate(bytes));
   auto* to = reinterpret_cast<float*>(memory->data());
   const int begin = plan.columns.begin, width = plan.columns.size();
+  const std::string fetch_flags = FetchFlags(plan.spec, moe.num_experts);
   for (size_t i = 0; i < experts.size(); ++i) {
-    ATELIER_ASSIGN_OR_RETURN(
-        const ExpertBiases biases,
-        FindExpertBiases(checkpoint, layer, plan.spec.expert_begin + static_cast<int>(i)));
+    const int expert = plan.spec.expert_begin + static_cast<int>(i);
+    ATELIER_ASSIGN_OR_RETURN(const std::vector<TensorView> tensors,
+                             FindExpertBiasTensors(checkpoint, layer, expert));
+    for (const TensorView& tensor : tensors) {
+      ATELIER_RETURN_IF_ERROR(checkpoint.RequireFetched(tensor.data, fetch_flags));
+    }
+    ATELIER_ASSIGN_OR_RETURN(const ExpertBiases biases,
+                             FindExpertBiases(checkpoint, layer, expert));
     experts[i].gate_bias = Place(biases.gate, begin, width, to);
     experts[i].up_bias = Place(biases.up, begin, width, to);
     if (HasDownBias(plan)) experts[i].down_bias = Place(biases.down, 0, plan.hidden_size, to);

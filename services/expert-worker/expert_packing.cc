@@ -2,7 +2,9 @@
 
 #include <algorithm>
 
+#include "absl/strings/str_cat.h"
 #include "libs/base/checked_math.h"
+#include "libs/base/status_macros.h"
 #include "libs/checkpoint/mapped_file.h"
 #include "libs/kernels/block_pack.h"
 #include "libs/kernels/pack.h"
@@ -51,6 +53,27 @@ PackedPiece GateOrUpPiece(const ExpertMatrix& matrix, Method method, Intermediat
 PackedPiece DownPiece(const ExpertMatrix& matrix, Method method, IntermediateRange columns,
                       int hidden_size, uint8_t* block) {
   return {matrix, method, 0, columns.begin, hidden_size, columns.size(), block};
+}
+
+std::vector<absl::Span<const uint8_t>> BytesOf(const PackedPiece& piece) {
+  return BytesOfPart(piece.matrix.bytes, {piece.row, piece.column, piece.n, piece.k});
+}
+
+absl::Status RequireFetched(const Checkpoint& checkpoint, const std::vector<PackedPiece>& pieces,
+                            const std::string& role_flags) {
+  for (const PackedPiece& piece : pieces) {
+    for (const absl::Span<const uint8_t> bytes : BytesOf(piece)) {
+      ATELIER_RETURN_IF_ERROR(checkpoint.RequireFetched(bytes, role_flags));
+    }
+  }
+  return absl::OkStatus();
+}
+
+std::string FetchFlags(const ShardSpec& shard, int num_experts) {
+  std::string flags =
+      absl::StrCat("--role=worker --shard-slice=", shard.slice_index, "/", shard.slice_count);
+  if (shard.expert_begin == 0 && shard.expert_end == num_experts) return flags;
+  return absl::StrCat(flags, " --experts=", shard.expert_begin, "-", shard.expert_end - 1);
 }
 
 void PackPieces(const std::vector<PackedPiece>& pieces, NodeArena& arena) {

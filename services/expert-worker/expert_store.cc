@@ -213,7 +213,33 @@ absl::Status FillLayer(const LoadContext& context, size_t index, LoadedShard& sh
   return FinishLayer(context, layer, shard);
 }
 
+// Before the first is packed: a download that was interrupted may lack the last one.
+absl::Status CheckFetched(const LoadContext& context, const ShardPlan& plan) {
+  const std::string flags = FetchFlags(plan.spec, context.checkpoint.config().moe.num_experts);
+  for (size_t index = 0; index < plan.spec.layers.size(); ++index) {
+    const int layer = plan.spec.layers[index];
+    for (int expert = plan.spec.expert_begin; expert < plan.spec.expert_end; ++expert) {
+      if (context.options.skipped.Contains(layer, expert)) continue;
+      ATELIER_ASSIGN_OR_RETURN(const ExpertTensors tensors,
+                               FindExpert(context.checkpoint, layer, expert));
+      const int hidden = plan.hidden_size;
+      const ExpertMethods& methods = plan.methods[index];
+      ATELIER_RETURN_IF_ERROR(
+          RequireFetched(context.checkpoint,
+                         {GateOrUpPiece(tensors.gate, methods.gate, plan.columns, hidden, nullptr),
+                          GateOrUpPiece(tensors.up, methods.up, plan.columns, hidden, nullptr),
+                          DownPiece(tensors.down, methods.down, plan.columns, hidden, nullptr)},
+                         flags));
+    }
+  }
+  return absl::OkStatus();
+}
+
 absl::Status PackedExpertStore::Fill(const LoadContext& context) {
+  for (const LoadedShard& shard : loaded_) {
+    if (context.checkpoint.IsWhole()) break;
+    ATELIER_RETURN_IF_ERROR(CheckFetched(context, shard.plan));
+  }
   ATELIER_RETURN_IF_ERROR(CheckMemory(context, bytes_));
   Progress progress(context.logger, context.clock, "loading_experts", "bytes", bytes_);
   for (LoadedShard& shard : loaded_) {

@@ -102,10 +102,13 @@ PackedKey ExpertStoreFiles::KeyFor(int layer, PackedPart part, ExpertRange exper
 std::vector<NeededFile> ExpertStoreFiles::Needs(const ShardPlan& plan) const {
   const ExpertRange experts{plan.spec.expert_begin, plan.spec.expert_end};
   const IntermediateRange whole{0, plan.intermediate_size};
+  const std::string flags = FetchFlags(plan.spec, checkpoint_->config().moe.num_experts);
   std::vector<NeededFile> needs;
   for (const int layer : plan.spec.layers) {
-    needs.push_back({KeyFor(layer, PackedPart::kGateUp, experts, whole), plan.columns});
-    needs.push_back({KeyFor(layer, PackedPart::kDown, experts, plan.columns), plan.columns});
+    PackedKey gate_up = KeyFor(layer, PackedPart::kGateUp, experts, whole);
+    if (!CanMake(gate_up)) gate_up = KeyFor(layer, PackedPart::kGateUp, experts, plan.columns);
+    needs.push_back({gate_up, plan.columns, flags});
+    needs.push_back({KeyFor(layer, PackedPart::kDown, experts, plan.columns), plan.columns, flags});
   }
   return needs;
 }
@@ -170,9 +173,17 @@ absl::StatusOr<std::vector<PackedPiece>> ExpertStoreFiles::PiecesOf(const Packed
   return pieces;
 }
 
-absl::Status ExpertStoreFiles::Pack(const PackedKey& key, NodeArena& arena,
+bool ExpertStoreFiles::CanMake(const PackedKey& key) const {
+  if (checkpoint_->IsWhole()) return true;
+  const absl::StatusOr<std::vector<PackedPiece>> pieces = PiecesOf(key);
+  return pieces.ok() && RequireFetched(*checkpoint_, *pieces, "").ok();
+}
+
+absl::Status ExpertStoreFiles::Pack(const NeededFile& need, NodeArena& arena,
                                     PackedFileWriter& writer) const {
+  const PackedKey& key = need.key;
   ATELIER_ASSIGN_OR_RETURN(std::vector<PackedPiece> pieces, PiecesOf(key));
+  ATELIER_RETURN_IF_ERROR(RequireFetched(*checkpoint_, pieces, need.fetch_flags));
   const size_t per_expert = pieces.size() / key.num_experts();
   for (size_t i = 0; i < pieces.size(); ++i) {
     const int expert = key.experts.begin + static_cast<int>(i / per_expert);
@@ -220,7 +231,7 @@ absl::StatusOr<std::optional<PackedFile>> ExpertStoreFiles::Make(const NeededFil
   // Another process may have finished it before the lock was free.
   ATELIER_ASSIGN_OR_RETURN(std::optional<PackedFile> found, Find(need, DownPanels::kTogether));
   if (found) return found;
-  ATELIER_RETURN_IF_ERROR(Pack(need.key, arena, *writer));
+  ATELIER_RETURN_IF_ERROR(Pack(need, arena, *writer));
   ATELIER_RETURN_IF_ERROR(writer->Commit());
   ++num_made_;
   logger_->Info("store_file_packed",

@@ -25,6 +25,7 @@ namespace atelier {
 struct NeededFile {
   PackedKey key;              // of the file to make
   IntermediateRange columns;  // needed; the file may have more
+  std::string fetch_flags;    // of `atelier fetch`, for what it is made of
 };
 
 // Relative errors |w - kept| / |w| of matrices.
@@ -40,7 +41,8 @@ struct PackingError {
 
 // The packed files of one checkpoint and its methods in a store directory, shared by all processes
 // that use it: each file is made by one of them, the others wait. Gate and up are kept whole, since
-// a slice is a run of their panels. Down has a file per slice: a slice of the whole is a part of
+// a slice is a run of their panels (of a checkpoint that has only the slice, `atelier fetch`, the
+// slice). Down has a file per slice: a slice of the whole is a part of
 // every panel, which is read more slowly (and has other scales in some methods), so it is used
 // only where nothing can be written, and said. Not thread-safe.
 class ExpertStoreFiles {
@@ -93,7 +95,9 @@ class ExpertStoreFiles {
   absl::StatusOr<std::optional<PackedFile>> FindOrMakeOne(const NeededFile& need, NodeArena& arena);
   // Of all experts of the file; where they are packed to is left open.
   absl::StatusOr<std::vector<PackedPiece>> PiecesOf(const PackedKey& key) const;
-  absl::Status Pack(const PackedKey& key, NodeArena& arena, PackedFileWriter& writer) const;
+  // Whether the checkpoint has all that the file is made of.
+  bool CanMake(const PackedKey& key) const;
+  absl::Status Pack(const NeededFile& need, NodeArena& arena, PackedFileWriter& writer) const;
 
   const Checkpoint* checkpoint_;
   const LayerMethods* methods_;

@@ -134,6 +134,7 @@ class ModelStack final : public LoadedModel {
   absl::Status Load(const FrontendOptions& options, const LoaderContext& context) {
     ATELIER_ASSIGN_OR_RETURN(checkpoint_, Checkpoint::Open(options.model_path));
     ATELIER_RETURN_IF_ERROR(VerifyTensors(*checkpoint_, Role::kFrontend));
+    ATELIER_RETURN_IF_ERROR(RequireFrontendFetched(*checkpoint_));
     ATELIER_ASSIGN_OR_RETURN(device_, CreateDevice(options, context));
     const ModelConfig& config = checkpoint_->config();
     const GraphOptions graph = GraphOptionsFor(options, config);

@@ -16,6 +16,7 @@ struct Command {
 };
 
 int RunDoctor(int argc, const char* const* argv);
+int RunFetch(int argc, const char* const* argv);
 int RunInspect(int argc, const char* const* argv);
 int RunMatrix(int argc, const char* const* argv);
 int RunPack(int argc, const char* const* argv);

@@ -13,6 +13,7 @@ namespace {
 constexpr std::array kCommands = {
     Command{"doctor", "looks at this machine as a host of workers and says what to mend",
             RunDoctor},
+    Command{"fetch", "downloads of a published checkpoint only what a process needs", RunFetch},
     Command{"inspect", "says what a checkpoint is, what can serve it, and how much memory it takes",
             RunInspect},
     Command{"matrix", "prints which families, formats and methods are supported (docs/)",

@@ -1,5 +1,3 @@
-#include <unistd.h>
-
 #include <algorithm>
 #include <cstdio>
 #include <iostream>
@@ -21,6 +19,7 @@
 #include "services/expert-worker/expert_store_files.h"
 #include "services/expert-worker/options.h"
 #include "tools/atelier/command.h"
+#include "tools/atelier/terminal_progress.h"
 
 namespace atelier {
 namespace {
@@ -90,44 +89,6 @@ FlagTable PackFlags(PackOptions* o) {
                     "Default: true.",
                     &o->errors)}}});
 }
-
-// Done, rate and time left, on one line that is written over; only for a person who looks on.
-class TerminalProgress {
- public:
-  TerminalProgress(int64_t total, Clock& clock)
-      : shown_(::isatty(STDERR_FILENO) != 0), total_(total), clock_(clock), start_(clock.Now()) {}
-  ~TerminalProgress() { Clear(); }
-
-  // `found` was there already and says nothing of the rate.
-  void Add(int64_t bytes, bool found) {
-    done_ += bytes;
-    if (!found) made_ += bytes;
-    Show();
-  }
-  void Show() const {
-    if (!shown_) return;
-    const double seconds = std::max(absl::ToDoubleSeconds(clock_.Now() - start_), 1e-3);
-    const double rate = static_cast<double>(made_) / seconds;
-    const std::string left =
-        rate > 0 ? absl::StrFormat(", %s/s, %.0f s left", FormatBytes(static_cast<int64_t>(rate)),
-                                   static_cast<double>(total_ - done_) / rate)
-                 : std::string();
-    std::cerr << absl::StrFormat("\r\033[K%3d %% of %s%s", total_ > 0 ? done_ * 100 / total_ : 100,
-                                 FormatBytes(total_), left)
-              << std::flush;
-  }
-  void Clear() const {
-    if (shown_) std::cerr << "\r\033[K" << std::flush;
-  }
-
- private:
-  const bool shown_;
-  const int64_t total_;
-  Clock& clock_;
-  const absl::Time start_;
-  int64_t done_ = 0;
-  int64_t made_ = 0;
-};
 
 // Layers of the model that have experts and are asked for.
 absl::StatusOr<std::vector<int>> ChooseLayers(const ModelConfig& config, const std::string& text) {

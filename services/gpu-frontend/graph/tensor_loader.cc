@@ -44,6 +44,7 @@ bool AreFloatsOfOneType(const std::vector<TensorView>& tensors) {
 absl::StatusOr<TensorView> TensorLoader::Require(const std::string& name,
                                                  const std::vector<int64_t>& shape) {
   ATELIER_ASSIGN_OR_RETURN(TensorView tensor, checkpoint_.RequireReadable(name, shape));
+  ATELIER_RETURN_IF_ERROR(checkpoint_.RequireFetched(tensor.data, "--role=frontend"));
   bytes_read_ += static_cast<int64_t>(tensor.data.size());
   return tensor;
 }

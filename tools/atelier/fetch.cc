@@ -1,0 +1,236 @@
+#include <fcntl.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <iostream>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "libs/base/clock.h"
+#include "libs/base/command_line.h"
+#include "libs/base/status_macros.h"
+#include "libs/checkpoint/checkpoint.h"
+#include "libs/checkpoint/mapped_file.h"
+#include "libs/model/shard.h"
+#include "tools/atelier/command.h"
+#include "tools/atelier/fetch/checkpoint_fetcher.h"
+#include "tools/atelier/fetch/web_flags.h"
+#include "tools/atelier/role_bytes.h"
+#include "tools/atelier/terminal_progress.h"
+
+namespace atelier {
+namespace {
+
+constexpr size_t kMaxSkipFileBytes = size_t{4} << 20;
+
+struct FetchFlags {
+  std::string url;
+  std::string role;
+  std::string shard_slice = "0/1";
+  std::string experts;
+  std::string skip_experts;
+  std::string dir;
+  int64_t max_gap = int64_t{256} << 10;
+  WebFlags web;
+
+  bool frontend() const { return role != "worker"; }
+  bool worker() const { return role != "frontend"; }
+};
+
+constexpr char kUsage[] =
+    "usage: atelier fetch URL --role=frontend|worker|all [flags]\n\n"
+    "Downloads of a published checkpoint only the bytes that a process needs, into sparse files "
+    "of\n"
+    "the same names, which workers, frontends and the other commands read as they are. A worker\n"
+    "gets its experts: of gate and up the rows of its slice, of down all rows (a slice is a piece\n"
+    "of each); a frontend all but the routed experts. Config, index and tokenizer come whole.\n\n"
+    "URL is https://HOST/ORG/NAME[@REVISION] of a model hub, hf://ORG/NAME[@REVISION], the URL of "
+    "a\n"
+    "folder with / at its end, or of a .gguf file (of a split set the first one). Beside each "
+    "file\n"
+    "NAME a journal NAME.fetch says what has come: keep the two together. Run the same command\n"
+    "again after an interruption, a full disk or a kill, or with another role or shard into the\n"
+    "same folder: what is there and unchanged on the server is kept.\n\n"
+    "examples:\n"
+    "  atelier fetch hf://Qwen/Qwen3-30B-A3B --role=frontend --dir=/models/qwen\n"
+    "  atelier fetch https://huggingface.co/Qwen/Qwen3-30B-A3B@main --role=worker \\\n"
+    "                --shard-slice=1/2 --dir=/models/qwen\n"
+    "  atelier fetch http://10.0.0.5/models/GLM-4.5-Air/ --role=worker --experts=0-63\n"
+    "  HF_TOKEN=… atelier fetch hf://ORG/GATED --role=all\n"
+    "  atelier fetch https://huggingface.co/ORG/NAME/resolve/main/m-Q4_K_M.gguf --role=all\n\n"
+    "exit status: 0 all that the role needs is there, 1 it is not (with the reason; what has come\n"
+    "is kept), 2 bad usage.";
+
+FlagTable TableOf(FetchFlags* flags) {
+  FlagTable table(
+      kUsage,
+      {{"What",
+        {ChoiceFlag("role", {"frontend", "worker", "all"},
+                    "What will run on the files; all = a frontend and the worker that the flags "
+                    "below say. Required.",
+                    &flags->role),
+         StringFlag("shard-slice", "I/N", "As the worker's.", &flags->shard_slice),
+         StringFlag("experts", "A-B", "As the worker's: only these, both included. Default: all.",
+                    &flags->experts),
+         StringFlag("skip-experts", "FILE", "As the worker's: not the experts that it names.",
+                    &flags->skip_experts),
+         StringFlag("dir", "FOLDER",
+                    "Where the files go; created if its parent exists. Default: the model's name.",
+                    &flags->dir)}},
+       {"How",
+        {BytesFlag("max-gap",
+                   "Ranges that are closer together come by one request, with what is between "
+                   "them.",
+                   &flags->max_gap)}},
+       WebFlagSection(&flags->web)});
+  return table;
+}
+
+absl::Status Validate(const FetchFlags& flags) {
+  if (flags.url.empty()) {
+    return absl::InvalidArgumentError("URL is missing: atelier fetch URL --role=ROLE");
+  }
+  if (flags.role.empty()) {
+    return absl::InvalidArgumentError("--role is required: frontend, worker or all");
+  }
+  ATELIER_RETURN_IF_ERROR(ParseRemoteSource(flags.url, flags.web.hub).status());
+  ATELIER_RETURN_IF_ERROR(
+      NameFlags(ParseSlice(flags.shard_slice).status(), {{"", "--shard-slice: "}}));
+  if (flags.experts.empty()) return absl::OkStatus();
+  return NameFlags(ParseExpertRange(flags.experts).status(), {{"", "--experts: "}});
+}
+
+// Two fetches into one folder would write each other's journals.
+class FolderLock {
+ public:
+  static absl::StatusOr<FolderLock> Take(const std::string& folder) {
+    if (::mkdir(folder.c_str(), 0755) != 0 && errno != EEXIST) {
+      return absl::ErrnoToStatus(errno, absl::StrCat("cannot create --dir=", folder));
+    }
+    FolderLock lock;
+    lock.fd_ = ::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (lock.fd_ < 0) return absl::ErrnoToStatus(errno, absl::StrCat("cannot open --dir=", folder));
+    if (::flock(lock.fd_, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
+      return absl::UnavailableError(
+          absl::StrCat("another atelier fetch writes to --dir=", folder, " just now"));
+    }
+    return lock;
+  }
+  FolderLock(FolderLock&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
+  FolderLock& operator=(FolderLock&&) = delete;
+  ~FolderLock() {
+    if (fd_ >= 0) ::close(fd_);
+  }
+
+ private:
+  FolderLock() = default;
+
+  int fd_ = -1;
+};
+
+absl::StatusOr<ShardSpec> ShardOf(const FetchFlags& flags, const ModelConfig& config) {
+  ATELIER_ASSIGN_OR_RETURN(const SliceSpec slice, ParseSlice(flags.shard_slice));
+  ShardSpec shard{{}, 0, config.moe.num_experts, slice.index, slice.count};
+  if (flags.experts.empty()) return shard;
+  ATELIER_ASSIGN_OR_RETURN(const ExpertRange experts, ParseExpertRange(flags.experts));
+  shard.expert_begin = experts.begin;
+  shard.expert_end = experts.end;
+  return shard;
+}
+
+absl::StatusOr<SkippedExperts> SkippedOf(const FetchFlags& flags, const ModelConfig& config) {
+  if (flags.skip_experts.empty()) return SkippedExperts();
+  ATELIER_ASSIGN_OR_RETURN(const MappedFile file,
+                           MappedFile::OpenSmall(flags.skip_experts, kMaxSkipFileBytes));
+  return SkippedExperts::Parse(file.text(), config);
+}
+
+absl::StatusOr<FileBytes> WantedBytes(const FetchFlags& flags, const Checkpoint& checkpoint) {
+  FileBytes wanted;
+  if (flags.frontend()) {
+    ATELIER_ASSIGN_OR_RETURN(const FileBytes bytes, BytesOfFrontend(checkpoint));
+    Add(bytes, wanted);
+  }
+  if (!flags.worker()) return wanted;
+  ATELIER_RETURN_IF_ERROR(VerifyTensors(checkpoint, Role::kWorker));
+  const absl::StatusOr<SkippedExperts> skipped = SkippedOf(flags, checkpoint.config());
+  ATELIER_RETURN_IF_ERROR(NameFlags(skipped.status(), {{"", "--skip-experts: "}}));
+  ATELIER_ASSIGN_OR_RETURN(const ShardSpec shard, ShardOf(flags, checkpoint.config()));
+  const absl::StatusOr<FileBytes> bytes = BytesOfWorker(checkpoint, shard, *skipped);
+  ATELIER_RETURN_IF_ERROR(
+      NameFlags(bytes.status(), {{"experts ", "--experts="}, {"slice ", "--shard-slice="}}));
+  Add(*bytes, wanted);
+  return wanted;
+}
+
+uint64_t PublishedBytes(const Checkpoint& checkpoint) {
+  uint64_t bytes = 0;
+  for (const CheckpointFile& file : checkpoint.Files()) bytes += file.bytes.size();
+  return bytes;
+}
+
+std::string ForPeople(uint64_t bytes) { return FormatBytes(static_cast<int64_t>(bytes)); }
+
+absl::Status Fetch(const FetchFlags& flags) {
+  FetcherOptions options;
+  ATELIER_ASSIGN_OR_RETURN(options.source, ParseRemoteSource(flags.url, flags.web.hub));
+  options.directory = flags.dir.empty() ? options.source.name : flags.dir;
+  options.tokenizer = flags.frontend();
+  options.max_gap = static_cast<uint64_t>(flags.max_gap);
+  ApplyWebFlags(flags.web, options);
+  ATELIER_ASSIGN_OR_RETURN(const FolderLock lock, FolderLock::Take(options.directory));
+  SystemClock clock;
+  const absl::Time start = clock.Now();
+  std::atomic<TerminalProgress*> progress = nullptr;
+  options.on_bytes = [&progress](uint64_t bytes) {
+    if (TerminalProgress* to = progress.load()) to->Add(static_cast<int64_t>(bytes), false);
+  };
+  const CurlLibrary library;
+  CheckpointFetcher fetcher(std::move(options));
+  ATELIER_RETURN_IF_ERROR(fetcher.FetchHeaders());
+  for (const std::string& note : fetcher.notes()) std::cout << note << "\n";
+  ATELIER_ASSIGN_OR_RETURN(const auto checkpoint, Checkpoint::Open(fetcher.checkpoint_path()));
+  ATELIER_ASSIGN_OR_RETURN(const FileBytes wanted, WantedBytes(flags, *checkpoint));
+  ATELIER_ASSIGN_OR_RETURN(const FetchTotals totals, fetcher.Missing(wanted));
+  std::cout << fetcher.checkpoint_path() << ": " << flags.role << " needs "
+            << ForPeople(totals.wanted) << " of " << ForPeople(PublishedBytes(*checkpoint)) << "; "
+            << ForPeople(totals.missing) << " to be fetched" << std::endl;
+  TerminalProgress shown(static_cast<int64_t>(totals.missing), clock);
+  progress = &shown;
+  const absl::Status fetched = fetcher.FetchBytes(wanted);
+  progress = nullptr;
+  shown.Clear();
+  ATELIER_RETURN_IF_ERROR(fetched);
+  std::cout << absl::StrFormat("done in %.1f s", absl::ToDoubleSeconds(clock.Now() - start))
+            << std::endl;
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+int RunFetch(int argc, const char* const* argv) {
+  FetchFlags flags;
+  const FlagTable table = TableOf(&flags);
+  std::vector<const char*> arguments(argv, argv + argc);
+  if (argc > 1 && !absl::StartsWith(argv[1], "-")) {
+    flags.url = argv[1];
+    arguments.erase(arguments.begin() + 1);
+  }
+  if (const auto status =
+          AnswerCommandLine("atelier fetch", table, static_cast<int>(arguments.size()),
+                            arguments.data(), [&flags] { return Validate(flags); })) {
+    return *status;
+  }
+  const absl::Status fetched = Fetch(flags);
+  if (fetched.ok()) return 0;
+  std::cerr << "atelier fetch: " << fetched.message() << std::endl;
+  return FailureExitStatus(fetched);
+}
+
+}  // namespace atelier
