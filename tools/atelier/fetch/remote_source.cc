@@ -91,7 +91,7 @@ absl::StatusOr<RemoteSource> ParseWebUrl(absl::string_view text, const Url& hub)
   static constexpr char kDefaultOrigin[] = "https://huggingface.co:443";
   const Url host = url.origin() == kDefaultOrigin ? hub : url;
   Url root = host;
-  if (url.origin() != kDefaultOrigin) root.path = "/";
+  if (url.origin() != kDefaultOrigin) root.path = std::string(1, '/');
   std::string revision;
   if (TakePage("blob", names, revision) || TakePage("resolve", names, revision) ||
       TakePage("tree", names, revision)) {
