@@ -45,6 +45,12 @@ std::string Content(const std::string& path) {
   return std::string(std::istreambuf_iterator<char>(file), {});
 }
 
+void MoveFiles(const std::string& from, const std::string& to) {
+  for (const auto& entry : std::filesystem::directory_iterator(from)) {
+    std::filesystem::rename(entry.path(), std::filesystem::path(to) / entry.path().filename());
+  }
+}
+
 std::string TextOf(absl::Span<const uint8_t> bytes) {
   return std::string(reinterpret_cast<const char*>(bytes.data()), bytes.size());
 }
@@ -277,14 +283,16 @@ TEST_F(CheckpointFetcherTest, WholeFilesThatBreakOffAreNotKept) {
 }
 
 TEST_F(CheckpointFetcherTest, AFileThatChangesMidwayIsNoticedAndFetchedAnew) {
-  TempDir changing;
+  TempDir changing, next;
   Publish(changing.path(), 5);
+  Publish(next.path(), 6);
   FileServer server(changing.path());
   FetcherOptions options = Options();
   options.source = ParseRemoteSource(server.url(), kDefaultHub).value();
   const auto change_at = [&](int request_number) {
     server.Behave([&, request_number](const FileServer::Request& request) {
-      if (request.number == request_number) Publish(changing.path(), 6);
+      // Moved at once: what is written slowly is longer on its way than a reader waits.
+      if (request.number == request_number) MoveFiles(next.path(), changing.path());
       return FileServer::Answer{};
     });
   };
