@@ -31,7 +31,7 @@ class FailoverTest : public ClientTest, public ::testing::WithParamInterface<std
     options_.call_timeout = absl::Minutes(5);
     // Only what a test means to be late is late.
     options_.failover.first_patience = options_.failover.min_patience = absl::Minutes(1);
-    options_.failover.min_stall = absl::Minutes(2);
+    options_.failover.min_stall = options_.failover.longest_silence = absl::Minutes(2);
     for (int i = 0; i < 4; ++i) {
       workers_.push_back(
           std::make_unique<ServedWorker>(With({{kLayers, 0, 8, i % 2, 2}}), Address(i)));

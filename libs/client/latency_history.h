@@ -12,16 +12,21 @@ namespace atelier {
 // O(1) but every few calls, when it sorts a small window.
 class LatencyHistory {
  public:
+  struct Usual {
+    absl::Duration p95;
+    bool guessed = false;  // from calls of other sizes
+  };
+
   void Add(int rows, absl::Duration latency);
-  // The 95th percentile for calls of about so many rows. Where such calls are not known, that of
-  // the nearest smaller ones in proportion to the rows, or of larger ones as it is. nullopt: too
-  // few answers of any size.
-  std::optional<absl::Duration> P95(int rows) const;
+  // The 95th percentile for calls of about so many rows, of few answers the longest. Where such
+  // calls are not known, that of the nearest smaller ones in proportion to the rows, but no more
+  // than that of the nearest larger ones. nullopt: no answer yet.
+  std::optional<Usual> UsualFor(int rows) const;
 
  private:
   static constexpr size_t kWindow = 64;
-  static constexpr size_t kMinSamples = 8;  // also: new samples between two computations
-  static constexpr size_t kNumSizes = 16;   // powers of two of rows
+  static constexpr size_t kEvery = 8;  // new samples between two computations, once so many came
+  static constexpr size_t kNumSizes = 16;  // powers of two of rows
 
   struct Size {
     std::vector<absl::Duration> window;  // at most kWindow, a ring

@@ -8,8 +8,6 @@
 namespace atelier {
 namespace {
 
-// Of the patience: from then on a replica is taken for frozen, not for slow.
-constexpr int kStallFactor = 4;
 // How often a call that no replica can take looks for one that came back.
 constexpr absl::Duration kLookInterval = absl::Milliseconds(5);
 
@@ -54,15 +52,23 @@ PartAttempts::Step PartAttempts::Next(absl::Time now, const Routes& routes) {
 
 PartAttempts::Step PartAttempts::NextWhileAsked(Attempt& latest, size_t other, absl::Time now) {
   Step step;
-  const absl::Duration patience = policy_.health.Patience(latest.worker, other, rows_);
-  const absl::Time late = latest.asked + patience;
-  const absl::Time stalled =
-      latest.asked + std::max(policy_.options.min_stall, kStallFactor * patience);
-  if (now >= stalled) {
-    if (!std::exchange(latest.stalled, true)) policy_.health.Stalled(latest.worker);
+  const ReplicaHealth::Patience patience = policy_.health.PatienceWith(latest.worker, other, rows_);
+  const absl::Time late = latest.asked + patience.late;
+  const absl::Time stalled = latest.asked + patience.stalled;
+  absl::Time sign = NextOfSigns(latest, patience.late, now);
+  const bool silent = latest.sign_asked.has_value() && now >= sign;
+  if (now >= stalled || silent) {
+    if (!std::exchange(latest.stalled, true)) {
+      silent ? policy_.health.Silent(latest.worker) : policy_.health.Stalled(latest.worker);
+    }
     step.worker = other;
     step.why = Why::kStalled;
     return step;
+  }
+  if (now >= sign) {
+    latest.sign_asked = now;
+    step.ask_for_sign = latest.worker;
+    sign = now + policy_.options.longest_silence;
   }
   if (now >= late && !latest.hedge_denied) {
     latest.hedge_denied = !policy_.budget.Spend();
@@ -72,8 +78,20 @@ PartAttempts::Step PartAttempts::NextWhileAsked(Attempt& latest, size_t other, a
       return step;
     }
   }
-  step.until = latest.hedge_denied ? stalled : late;
+  step.until = std::min(sign, latest.hedge_denied ? stalled : late);
   return step;
+}
+
+absl::Time PartAttempts::NextOfSigns(Attempt& attempt, absl::Duration late, absl::Time now) const {
+  const absl::Duration silence = policy_.options.longest_silence;
+  if (attempt.sign_asked.has_value()) {
+    if (policy_.health.LastHeard(attempt.worker) < *attempt.sign_asked) {
+      return *attempt.sign_asked + silence;
+    }
+    attempt.sign_asked.reset();
+    attempt.next_sign = now + silence;
+  }
+  return std::max(attempt.next_sign, attempt.asked + std::min(late, silence / 2));
 }
 
 // A worker that restarts, or whose connection broke, may be back in a moment.

@@ -27,10 +27,11 @@ class PartAttempts {
 
   // What to do now, exactly one of: ask `worker` because of `why`; take the first answer, which is
   // not finite, after all; give up with Error(); else wait until something is answered, but no
-  // longer than `until`.
+  // longer than `until`. And beside it, to ask a worker for a sign of life.
   struct Step {
     std::optional<size_t> worker;
     Why why = Why::kFirst;
+    std::optional<size_t> ask_for_sign;
     bool take_not_finite = false;
     bool give_up = false;
     absl::Time until = absl::InfiniteFuture();
@@ -65,6 +66,8 @@ class PartAttempts {
     State state = State::kAsked;
     bool hedge_denied = false;
     bool stalled = false;
+    absl::Time next_sign = absl::InfinitePast();  // when to ask for one
+    std::optional<absl::Time> sign_asked;         // and not given yet
     absl::Status error;
   };
 
@@ -72,6 +75,8 @@ class PartAttempts {
   std::optional<size_t> Untried(const Routes& routes) const;
   bool WasAsked(size_t worker, uint64_t connection) const;
   Step NextWhileAsked(Attempt& latest, size_t other, absl::Time now);
+  // When the attempt's worker is to be asked for a sign of life, or will have been silent too long.
+  absl::Time NextOfSigns(Attempt& attempt, absl::Duration late, absl::Time now) const;
   Step NextWithNobody(absl::Time now);
 
   std::vector<size_t> replicas_;

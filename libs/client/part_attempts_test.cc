@@ -24,8 +24,8 @@ class PartAttemptsTest : public ::testing::Test {
     for (int i = 0; i < 100; ++i) budget_.CountCall();
   }
 
-  PartAttempts Of(std::vector<size_t> replicas) {
-    return {std::move(replicas), 1, clock_.Now() + absl::Seconds(10),
+  PartAttempts Of(std::vector<size_t> replicas, int rows = 1) {
+    return {std::move(replicas), rows, clock_.Now() + absl::Seconds(10),
             PartAttempts::Policy{options_, health_, budget_}};
   }
   // The worker that is to be asked, for the reason that is expected, and is asked.
@@ -37,12 +37,21 @@ class PartAttemptsTest : public ::testing::Test {
   }
   absl::Duration Waits(PartAttempts& attempts) {
     const PartAttempts::Step step = attempts.Next(clock_.Now(), routes_);
+    asked_for_sign_ = step.ask_for_sign;
     EXPECT_FALSE(step.worker.has_value() || step.give_up || step.take_not_finite);
     return step.until - clock_.Now();
   }
 
+  // Where it is not about silence.
+  static FailoverOptions Options() {
+    FailoverOptions options;
+    options.longest_silence = absl::Minutes(1);
+    return options;
+  }
+
   testing::FakeClock clock_;
-  FailoverOptions options_;
+  FailoverOptions options_ = Options();
+  std::optional<size_t> asked_for_sign_;  // by the last wait
   std::vector<std::pair<size_t, bool>> ejections_;
   ReplicaHealth health_{3, options_, clock_, [this](size_t worker, bool ejected) {
                           ejections_.emplace_back(worker, ejected);
@@ -140,6 +149,42 @@ TEST_F(PartAttemptsTest, WithoutBudgetALateReplicaHasUntilItStalls) {
   clock_.Advance(left);
   EXPECT_EQ(attempts.WorkerOf(Ask(attempts, Why::kStalled)), 1u);
   EXPECT_THAT(ejections_, ::testing::ElementsAre(std::pair<size_t, bool>(0, true)));
+}
+
+TEST_F(PartAttemptsTest, AReplicaThatGivesNoSignOfLifeIsStalledHoweverLongItMayTake) {
+  options_.longest_silence = absl::Milliseconds(50);
+  health_.Answered(0, 4096, absl::Seconds(5));
+  PartAttempts attempts = Of({0, 1}, 4096);
+  Ask(attempts, Why::kFirst);
+  EXPECT_EQ(Waits(attempts), options_.longest_silence / 2);
+  EXPECT_EQ(asked_for_sign_, std::nullopt);
+  clock_.Advance(options_.longest_silence / 2);
+  EXPECT_EQ(Waits(attempts), options_.longest_silence);
+  EXPECT_EQ(asked_for_sign_, 0u);
+  clock_.Advance(options_.longest_silence);
+  EXPECT_EQ(attempts.WorkerOf(Ask(attempts, Why::kStalled)), 1u);
+  EXPECT_THAT(ejections_, ::testing::ElementsAre(std::pair<size_t, bool>(0, true)));
+}
+
+TEST_F(PartAttemptsTest, AReplicaThatIsThereIsAskedAgainAndAgainAndMayTakeItsTime) {
+  options_.longest_silence = absl::Milliseconds(50);
+  health_.Answered(0, 4096, absl::Seconds(5));
+  PartAttempts attempts = Of({0, 1}, 4096);
+  Ask(attempts, Why::kFirst);
+  clock_.Advance(options_.longest_silence / 2);
+  for (int i = 0; i < 20; ++i) {
+    Waits(attempts);
+    EXPECT_EQ(asked_for_sign_, 0u);
+    health_.Heard(0);
+    EXPECT_EQ(Waits(attempts), options_.longest_silence);
+    EXPECT_EQ(asked_for_sign_, std::nullopt);
+    clock_.Advance(options_.longest_silence);
+  }
+  EXPECT_THAT(ejections_, ::testing::IsEmpty());
+  // Until it freezes after all.
+  Waits(attempts);
+  clock_.Advance(options_.longest_silence);
+  EXPECT_EQ(attempts.WorkerOf(Ask(attempts, Why::kStalled)), 1u);
 }
 
 TEST_F(PartAttemptsTest, TheFirstOfTwoToAnswerCountsWhicheverItIs) {

@@ -41,7 +41,7 @@ PendingCall::PendingCall(WorkerPool& pool, std::shared_ptr<const Routes> routes,
   for (PartRequest& request : parts) {
     const auto rows = static_cast<int>(request.rows.size());
     PartAttempts attempts(request.replicas, rows, deadline, policy);
-    parts_.push_back({std::move(request), std::move(attempts), {}, false, {}, 0});
+    parts_.push_back({std::move(request), std::move(attempts), {}, 0, false, {}, 0});
   }
   for (size_t i = 0; i < parts_.size(); ++i) {
     pool.budget().CountCall();
@@ -86,6 +86,7 @@ absl::Status PendingCall::Wait(float* out) {
       all_answered &= parts_[i].answered;
     }
     if (all_answered) break;
+    LookForAnswers();
     answers = AwaitAnswers(until);
   }
   const auto hidden = static_cast<size_t>(routes_->table->hidden_size());
@@ -101,6 +102,7 @@ absl::Status PendingCall::Advance(size_t index, const Routes& routes, absl::Time
     const absl::Status error = part.attempts.Error();
     return error.ok() ? pool_.workers().WhyUnusable(*part.request.group) : error;
   }
+  if (step.ask_for_sign.has_value()) pool_.AskForSign(*step.ask_for_sign);
   if (step.worker.has_value()) {
     Count(part, step);
     Ask(index, *step.worker, routes);
@@ -147,6 +149,16 @@ void PendingCall::TakeNotFinite(Part& part, size_t attempt, ForwardReply reply) 
   part.reply = std::move(reply);
 }
 
+// Once for each attempt: what a look did not catch is waited for asleep.
+void PendingCall::LookForAnswers() {
+  for (Part& part : parts_) {
+    if (part.answered || part.looked_for == part.in_flight.size()) continue;
+    part.looked_for = part.in_flight.size();
+    if (HasAnswers()) return;
+    part.in_flight.back()->AwaitBriefly();
+  }
+}
+
 std::vector<PendingCall::Answer> PendingCall::AwaitAnswers(absl::Time until) {
   const auto come = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return !answers_.empty(); };
   // The clock's times are its own, so the wait is given as a duration.
@@ -162,6 +174,11 @@ std::vector<PendingCall::Answer> PendingCall::AwaitAnswers(absl::Time until) {
 std::vector<PendingCall::Answer> PendingCall::TakeAnswers() {
   absl::MutexLock lock(&mutex_);
   return std::exchange(answers_, {});
+}
+
+bool PendingCall::HasAnswers() {
+  absl::MutexLock lock(&mutex_);
+  return !answers_.empty();
 }
 
 // The connection checked the answer against what the worker holds now; the table says what it held

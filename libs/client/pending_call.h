@@ -39,6 +39,7 @@ class PendingCall final : public PendingForward {
     PartRequest request;
     PartAttempts attempts;
     std::vector<std::unique_ptr<ForwardInFlight>> in_flight;
+    size_t looked_for = 0;  // of in_flight
     bool answered = false;
     ForwardReply reply;  // once answered, of `worker`; before, the first one that is not finite
     size_t worker = 0;
@@ -56,8 +57,11 @@ class PendingCall final : public PendingForward {
   void Count(const Part& part, const PartAttempts::Step& step);
   void Take(Answer answer);
   void TakeNotFinite(Part& part, size_t attempt, ForwardReply reply);
+  // Where a look may catch the answer, it comes on this thread, with nobody to be woken.
+  void LookForAnswers();
   std::vector<Answer> AwaitAnswers(absl::Time until);
   std::vector<Answer> TakeAnswers();
+  bool HasAnswers();
   // Whether the reply holds the sums of the group's shards for the part's rows.
   absl::Status CheckSums(const Part& part, size_t worker, const ForwardReply& reply) const;
   const std::string* SumOf(const RoutedShard& shard, size_t worker,

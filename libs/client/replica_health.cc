@@ -10,13 +10,16 @@ namespace {
 
 // Of the 95th percentile: what scheduling and a batch before ours may add on a worker that is well.
 constexpr int kPatienceFactor = 2;
+// Of the patience: from then on a replica is taken for broken, not for slow.
+constexpr int kStallFactor = 4;
 
 }  // namespace
 
 absl::Status FailoverOptions::Validate() const {
   if (min_patience <= absl::ZeroDuration() || first_patience <= absl::ZeroDuration() ||
-      min_stall <= absl::ZeroDuration() || first_ejection <= absl::ZeroDuration() ||
-      longest_ejection < first_ejection || reconnect_grace < absl::ZeroDuration()) {
+      min_stall <= absl::ZeroDuration() || longest_silence <= absl::ZeroDuration() ||
+      first_ejection <= absl::ZeroDuration() || longest_ejection < first_ejection ||
+      reconnect_grace < absl::ZeroDuration()) {
     return absl::InvalidArgumentError(
         "failover: times must be positive, and longest_ejection not below first_ejection");
   }
@@ -40,6 +43,8 @@ void ReplicaHealth::Answered(size_t worker, int rows, absl::Duration latency) {
   absl::MutexLock lock(&mutex_);
   states_[worker].latency.Add(rows, latency);
   states_[worker].faults = 0;
+  states_[worker].heard = clock_.Now();
+  states_[worker].silent = false;
 }
 
 void ReplicaHealth::Faulted(size_t worker) {
@@ -50,6 +55,23 @@ void ReplicaHealth::Faulted(size_t worker) {
 void ReplicaHealth::Stalled(size_t worker) {
   absl::MutexLock lock(&mutex_);
   EjectLocked(worker);
+}
+
+void ReplicaHealth::Silent(size_t worker) {
+  absl::MutexLock lock(&mutex_);
+  EjectLocked(worker);
+  states_[worker].silent = true;
+}
+
+void ReplicaHealth::Heard(size_t worker) {
+  absl::MutexLock lock(&mutex_);
+  states_[worker].heard = clock_.Now();
+  states_[worker].silent = false;
+}
+
+absl::Time ReplicaHealth::LastHeard(size_t worker) const {
+  absl::MutexLock lock(&mutex_);
+  return states_[worker].heard;
 }
 
 // Calls that were under way when the worker was ejected add nothing to its time.
@@ -67,6 +89,7 @@ void ReplicaHealth::TrustLocked(size_t worker) {
   State& state = states_[worker];
   state.faults = 0;
   state.probing = false;
+  state.silent = false;
   if (!std::exchange(state.ejected, false)) return;
   observer_(worker, false);
 }
@@ -76,22 +99,33 @@ void ReplicaHealth::Reconnected(size_t worker) {
   TrustLocked(worker);
 }
 
-absl::Duration ReplicaHealth::Patience(size_t asked, size_t other, int rows) const {
-  absl::MutexLock lock(&mutex_);
-  std::optional<absl::Duration> p95 = states_[other].latency.P95(rows);
-  if (!p95.has_value()) p95 = states_[asked].latency.P95(rows);
-  if (!p95.has_value()) return options_.first_patience;
-  return std::max(options_.min_patience, kPatienceFactor * *p95);
+ReplicaHealth::Patience ReplicaHealth::PatienceWith(size_t asked, size_t other, int rows) const {
+  std::optional<LatencyHistory::Usual> usual;
+  {
+    absl::MutexLock lock(&mutex_);
+    usual = states_[asked].latency.UsualFor(rows);
+    const std::optional<LatencyHistory::Usual> others = states_[other].latency.UsualFor(rows);
+    if (!usual.has_value() || (others.has_value() && others->p95 < usual->p95)) usual = others;
+  }
+  if (!usual.has_value()) return {options_.first_patience, kStallFactor * options_.first_patience};
+  const absl::Duration patience = std::max(options_.min_patience, kPatienceFactor * usual->p95);
+  // A guess that is too low costs a hedge, which the budget bounds; to be stalled costs more.
+  const absl::Duration longest = std::max(options_.min_patience, options_.first_patience);
+  return {usual->guessed ? std::min(patience, longest) : patience,
+          std::max(options_.min_stall, kStallFactor * patience)};
 }
 
 std::vector<size_t> ReplicaHealth::Trusted(const std::vector<size_t>& live) const {
   std::vector<size_t> trusted;
+  std::vector<size_t> heard;
   absl::MutexLock lock(&mutex_);
   for (const size_t worker : live) {
     if (!states_[worker].ejected) trusted.push_back(worker);
+    if (!states_[worker].silent) heard.push_back(worker);
   }
   const double enough = options_.panic_threshold * static_cast<double>(live.size());
-  return trusted.empty() || static_cast<double>(trusted.size()) < enough ? live : trusted;
+  if (!trusted.empty() && static_cast<double>(trusted.size()) >= enough) return trusted;
+  return heard.empty() ? live : heard;
 }
 
 bool ReplicaHealth::TakeProbe(size_t worker) {

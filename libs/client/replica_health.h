@@ -26,15 +26,26 @@ class ReplicaHealth {
   void Answered(size_t worker, int rows, absl::Duration latency);
   // It gave an error, or another replica that was asked later answered first.
   void Faulted(size_t worker);
-  // It has not answered for so long that it may be frozen.
+  // It takes so long that something must be wrong with it.
   void Stalled(size_t worker);
+  // It gave no sign of life either: frozen or cut off, which is as good as gone.
+  void Silent(size_t worker);
+  // It gave a sign of life.
+  void Heard(size_t worker);
   // It was connected anew: a clean slate, but for its latencies.
   void Reconnected(size_t worker);
 
-  // How long a call of so many rows may take at `asked` before it is late: by what `other`, which
-  // would be asked instead, usually takes; where that is not known, by what `asked` itself takes.
-  absl::Duration Patience(size_t asked, size_t other, int rows) const;
-  // Those of `live` that are not ejected; all of them when too few would be left.
+  // From when on a call of so many rows is late, or stalled, at a worker.
+  struct Patience {
+    absl::Duration late;
+    absl::Duration stalled;
+  };
+  // By what `asked`, or `other`, which would be asked instead, usually takes, whichever is less.
+  Patience PatienceWith(size_t asked, size_t other, int rows) const;
+  // When it last gave a sign of life or an answer.
+  absl::Time LastHeard(size_t worker) const;
+  // Those of `live` that are not ejected. When too few would be left, ejections count only for
+  // being silent, and when all are silent they count for nothing.
   std::vector<size_t> Trusted(const std::vector<size_t>& live) const;
 
   // True, once, when the worker's ejection is over: the caller asks it something that nobody waits
@@ -47,7 +58,9 @@ class ReplicaHealth {
     LatencyHistory latency;
     int faults = 0;  // in a row
     bool ejected = false;
+    bool silent = false;  // only while ejected
     bool probing = false;
+    absl::Time heard = absl::InfinitePast();
     absl::Duration ejection;  // the last one's length
     absl::Time until = absl::InfinitePast();
   };

@@ -15,29 +15,40 @@ namespace {
 
 using ::testing::ElementsAre;
 
-TEST(LatencyHistory, KnowsNothingOfFewAnswers) {
+TEST(LatencyHistory, GivesTheLongestOfFewAnswers) {
   LatencyHistory history;
-  for (int i = 0; i < 7; ++i) history.Add(1, absl::Milliseconds(1));
-  EXPECT_EQ(history.P95(1), std::nullopt);
-  history.Add(1, absl::Milliseconds(1));
-  EXPECT_EQ(history.P95(1), absl::Milliseconds(1));
+  EXPECT_FALSE(history.UsualFor(1).has_value());
+  for (const int ms : {2, 3, 1, 7, 5}) history.Add(1, absl::Milliseconds(ms));
+  EXPECT_EQ(history.UsualFor(1)->p95, absl::Milliseconds(7));
+  EXPECT_FALSE(history.UsualFor(1)->guessed);
 }
 
 TEST(LatencyHistory, GivesThe95thPercentileOfTheLatest) {
   LatencyHistory history;
   for (int i = 1; i <= 64; ++i) history.Add(1, absl::Milliseconds(i));
-  EXPECT_EQ(history.P95(1), absl::Milliseconds(60));
+  EXPECT_EQ(history.UsualFor(1)->p95, absl::Milliseconds(61));
   for (int i = 0; i < 64; ++i) history.Add(1, absl::Milliseconds(2));
-  EXPECT_EQ(history.P95(1), absl::Milliseconds(2));
+  EXPECT_EQ(history.UsualFor(1)->p95, absl::Milliseconds(2));
 }
 
 TEST(LatencyHistory, UnknownSizesAreGuessedFromOthers) {
   LatencyHistory history;
-  for (int i = 0; i < 8; ++i) history.Add(4, absl::Milliseconds(3));
-  EXPECT_EQ(history.P95(7), absl::Milliseconds(3));                    // as 4
-  EXPECT_EQ(history.P95(32), absl::Milliseconds(24));                  // in proportion
-  EXPECT_EQ(history.P95(1), absl::Milliseconds(3));                    // at most
-  EXPECT_EQ(history.P95(1 << 20), absl::Milliseconds(3) * (1 << 13));  // beyond the last size
+  history.Add(4, absl::Milliseconds(3));
+  EXPECT_EQ(history.UsualFor(7)->p95, absl::Milliseconds(3));  // as 4
+  EXPECT_FALSE(history.UsualFor(7)->guessed);
+  EXPECT_EQ(history.UsualFor(32)->p95, absl::Milliseconds(24));  // in proportion
+  EXPECT_TRUE(history.UsualFor(32)->guessed);
+  EXPECT_EQ(history.UsualFor(1)->p95, absl::Milliseconds(3));                    // at most
+  EXPECT_EQ(history.UsualFor(1 << 20)->p95, absl::Milliseconds(3) * (1 << 13));  // the last size
+}
+
+TEST(LatencyHistory, AGuessIsNotAboveWhatLargerCallsTake) {
+  LatencyHistory history;
+  history.Add(1, absl::Milliseconds(30));
+  EXPECT_EQ(history.UsualFor(16)->p95, absl::Milliseconds(480));
+  history.Add(64, absl::Milliseconds(40));
+  EXPECT_EQ(history.UsualFor(16)->p95, absl::Milliseconds(40));
+  EXPECT_EQ(history.UsualFor(128)->p95, absl::Milliseconds(80));
 }
 
 TEST(HedgeBudget, IsAShareOfTheCalls) {
@@ -79,14 +90,29 @@ class ReplicaHealthTest : public ::testing::Test {
                         }};
 };
 
-TEST_F(ReplicaHealthTest, PatienceIsWhatTheOtherReplicaWouldTake) {
-  EXPECT_EQ(health_.Patience(0, 1, 1), options_.first_patience);
+TEST_F(ReplicaHealthTest, PatienceIsWhatTheFasterReplicaTakes) {
+  EXPECT_EQ(health_.PatienceWith(0, 1, 1).late, options_.first_patience);
   Answers(0, absl::Milliseconds(100));
-  EXPECT_EQ(health_.Patience(0, 1, 1), absl::Milliseconds(200));  // nothing is known of 1
+  EXPECT_EQ(health_.PatienceWith(0, 1, 1).late, absl::Milliseconds(200));  // 1 is not known
+  EXPECT_EQ(health_.PatienceWith(0, 1, 1).stalled, absl::Milliseconds(800));
   Answers(1, absl::Milliseconds(10));
-  EXPECT_EQ(health_.Patience(0, 1, 1), absl::Milliseconds(20));
+  EXPECT_EQ(health_.PatienceWith(0, 1, 1).late, absl::Milliseconds(20));
+  EXPECT_EQ(health_.PatienceWith(1, 0, 1).late, absl::Milliseconds(20));
   Answers(2, absl::Microseconds(10));
-  EXPECT_EQ(health_.Patience(0, 2, 1), options_.min_patience);
+  EXPECT_EQ(health_.PatienceWith(0, 2, 1).late, options_.min_patience);
+  EXPECT_EQ(health_.PatienceWith(0, 2, 1).stalled, options_.min_stall);
+}
+
+TEST_F(ReplicaHealthTest, OneAnswerEndsTheFirstPatience) {
+  health_.Answered(0, 1, absl::Milliseconds(10));
+  EXPECT_EQ(health_.PatienceWith(0, 1, 1).late, absl::Milliseconds(20));
+}
+
+// A large batch after small ones may take long, and a frozen worker forever.
+TEST_F(ReplicaHealthTest, AGuessBoundsWhenACallIsLateButNotWhenItIsStalled) {
+  Answers(0, absl::Milliseconds(10));
+  EXPECT_EQ(health_.PatienceWith(0, 1, 1024).late, options_.first_patience);
+  EXPECT_EQ(health_.PatienceWith(0, 1, 1024).stalled, 8 * 1024 * absl::Milliseconds(10));
 }
 
 TEST_F(ReplicaHealthTest, FaultsInARowEject) {
@@ -106,6 +132,29 @@ TEST_F(ReplicaHealthTest, EjectionsAreIgnoredWhenTooFewWouldBeLeft) {
   EXPECT_THAT(health_.Trusted({0, 1}), ElementsAre(0, 1));
   EXPECT_THAT(health_.Trusted({0, 1, 2}), ElementsAre(0, 1, 2));
   EXPECT_THAT(health_.Trusted({0, 1, 2, 3}), ElementsAre(2, 3));
+}
+
+TEST_F(ReplicaHealthTest, TheSilentAreLeftOutWhileAnyOtherLives) {
+  health_.Silent(0);
+  health_.Silent(1);
+  EXPECT_THAT(health_.Trusted({0, 1, 2}), ElementsAre(2));
+  health_.Stalled(2);
+  EXPECT_THAT(health_.Trusted({0, 1, 2}), ElementsAre(2));
+  EXPECT_THAT(health_.Trusted({0, 1}), ElementsAre(0, 1));
+  // A sign of life makes it one of those that are ejected, and no more.
+  health_.Heard(1);
+  EXPECT_THAT(health_.Trusted({0, 1, 2}), ElementsAre(1, 2));
+  EXPECT_THAT(health_.Trusted({0, 1, 2, 3}), ElementsAre(1, 2, 3));
+}
+
+TEST_F(ReplicaHealthTest, AnswersAndSignsAreHeard) {
+  EXPECT_EQ(health_.LastHeard(0), absl::InfinitePast());
+  clock_.Advance(absl::Seconds(1));
+  health_.Heard(0);
+  EXPECT_EQ(health_.LastHeard(0), clock_.Now());
+  clock_.Advance(absl::Seconds(1));
+  health_.Answered(0, 1, absl::Milliseconds(1));
+  EXPECT_EQ(health_.LastHeard(0), clock_.Now());
 }
 
 TEST_F(ReplicaHealthTest, AnEjectedWorkerIsProbedOnceWhenItsTimeIsOver) {

@@ -75,7 +75,7 @@ void WorkerPool::Probe(const ReplicaGroup& group, const Routes& routes, int rows
     if (!routes.Live(worker) || !health_.TakeProbe(worker)) continue;
     const absl::Time start = clock_.Now();
     const absl::Duration patience =
-        std::max(options_.failover.min_stall, health_.Patience(worker, worker, rows));
+        std::max(options_.failover.min_stall, health_.PatienceWith(worker, worker, rows).late);
     absl::MutexLock lock(&probes_mutex_);
     probes_[worker] =
         Send(worker, request, start + patience, [this, worker, rows, start](ForwardReply reply) {
@@ -83,6 +83,10 @@ void WorkerPool::Probe(const ReplicaGroup& group, const Routes& routes, int rows
           health_.ProbeEnded(worker, reply.status.ok());
         });
   }
+}
+
+void WorkerPool::AskForSign(size_t worker) {
+  connections_[worker]->AskForSign([this, worker] { health_.Heard(worker); });
 }
 
 std::vector<size_t> WorkerPool::Choices(const ReplicaGroup& group, const Routes& routes,

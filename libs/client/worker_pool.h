@@ -38,6 +38,9 @@ class WorkerPool {
   void Probe(const ReplicaGroup& group, const Routes& routes, int rows,
              const std::shared_ptr<const EncodedForward>& request);
 
+  // Asks the worker for a sign of life, which the health hears of.
+  void AskForSign(size_t worker);
+
   // The replicas of the group that a call of `layer` may go to, the preferred one first; those that
   // are ejected only when there are too few others.
   std::vector<size_t> Choices(const ReplicaGroup& group, const Routes& routes, int layer) const;

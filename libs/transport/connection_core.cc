@@ -46,6 +46,7 @@ class GrpcWorkerConnection final : public WorkerConnection {
     core_->Start(call);
     return handle;
   }
+  void AskForSign(std::function<void()> heard) override { core_->AskForSign(std::move(heard)); }
 
  private:
   // Shared with the handles of calls, which may outlive the connection.
@@ -156,6 +157,14 @@ void ConnectionCore::Start(const std::shared_ptr<ConnectionCall>& call) {
   if (status.ok()) return;
   call->Fail(Named(status));
   CancelOnWorker(in_flight_.Remove(*call));
+}
+
+void ConnectionCore::AskForSign(std::function<void()> heard) {
+  absl::MutexLock lock(&mutex_);
+  if (stream_ == nullptr) return;
+  awaiting_sign_.push_back(std::move(heard));
+  suspicious_ = true;
+  WakeLocked();
 }
 
 void ConnectionCore::AwaitBriefly(const ConnectionCall& call) {

@@ -29,6 +29,8 @@ class ConnectionCore final : public CallStream::Observer {
   void Stop();
 
   void Start(const std::shared_ptr<ConnectionCall>& call);
+  // As WorkerConnection::AskForSign.
+  void AskForSign(std::function<void()> heard);
   // The callback will not run any more, and the worker is told.
   void Abandon(ConnectionCall& call);
   // As ForwardInFlight::AwaitBriefly.
@@ -53,6 +55,7 @@ class ConnectionCore final : public CallStream::Observer {
   absl::Status Serve(WorkerSession& session, const WorkerDescription& description);
   // OK while the stream stands and nobody asked to stop.
   absl::Status CheckStream();
+  void GaveSign();
   uint64_t ResponsesSoFar();
   bool HeartbeatIsDue(absl::Time planned);
   // Returns at `until`, at the next deadline of a call, or when something happened.
@@ -86,7 +89,9 @@ class ConnectionCore final : public CallStream::Observer {
   bool stream_done_ ABSL_GUARDED_BY(mutex_) = false;
   absl::Status lost_ ABSL_GUARDED_BY(mutex_);        // why the stream ended
   uint64_t responses_ ABSL_GUARDED_BY(mutex_) = 0;   // so far
-  bool suspicious_ ABSL_GUARDED_BY(mutex_) = false;  // an answer hints at a change of state
+  bool suspicious_ ABSL_GUARDED_BY(mutex_) = false;  // a heartbeat is wanted before its time
+  // Who wants to know when the worker answers a heartbeat.
+  std::vector<std::function<void()>> awaiting_sign_ ABSL_GUARDED_BY(mutex_);
   std::shared_ptr<const Peer> peer_ ABSL_GUARDED_BY(mutex_);  // null = takes no calls
   absl::Status unusable_ ABSL_GUARDED_BY(mutex_);             // why, while peer_ is null
 };

@@ -90,6 +90,7 @@ absl::Status ConnectionCore::RunSession() {
   {
     absl::MutexLock lock(&mutex_);
     stream_ready_ = stream_done_ = suspicious_ = false;
+    awaiting_sign_.clear();
     lost_ = absl::OkStatus();
   }
   const std::shared_ptr<CallStream> stream = session.OpenStream(*this);
@@ -153,6 +154,7 @@ absl::Status ConnectionCore::Serve(WorkerSession& session, const WorkerDescripti
     ExpireCalls();
     if (session.DescribeAnswered()) {
       const absl::StatusOr<WorkerDescription> now = session.TakeDescription();
+      if (now.ok()) GaveSign();
       // A worker too busy for a heartbeat in time, but not for its calls, is alive.
       if (!now.ok() && ResponsesSoFar() == responses_before) return now.status();
       const absl::Status changed = now.ok() ? CheckUnchanged(*now, description) : absl::OkStatus();
@@ -169,6 +171,15 @@ absl::Status ConnectionCore::Serve(WorkerSession& session, const WorkerDescripti
     responses_before = ResponsesSoFar();
     session.StartDescribe(kHeartbeatTimeout);
   }
+}
+
+void ConnectionCore::GaveSign() {
+  std::vector<std::function<void()>> awaiting;
+  {
+    absl::MutexLock lock(&mutex_);
+    awaiting.swap(awaiting_sign_);
+  }
+  for (const std::function<void()>& heard : awaiting) heard();
 }
 
 uint64_t ConnectionCore::ResponsesSoFar() {

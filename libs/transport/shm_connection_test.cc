@@ -1,3 +1,4 @@
+#include <sched.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
@@ -12,6 +13,8 @@
 #include "libs/testing/fake_worker.h"
 #include "libs/testing/status_matchers.h"
 #include "libs/testing/temp_dir.h"
+#include "libs/transport/call_stream.h"
+#include "libs/transport/shm_worker_channel.h"
 #include "libs/transport/shm_worker_server.h"
 #include "libs/transport/worker_connection.h"
 
@@ -148,6 +151,60 @@ TEST_F(ShmConnectionTest, ManyThreadsGetTheirOwnAnswersOverFewSlots) {
     });
   }
   for (std::thread& thread : threads) thread.join();
+}
+
+// How a stream of calls is told that it stands, or why not.
+class Standing final : public CallStream::Observer {
+ public:
+  void OnStreamReady() override { Note(absl::OkStatus()); }
+  void OnAnswer(uint64_t, absl::FunctionRef<ForwardReply(const ExpectedSums&)>) override {}
+  void OnStreamDone(const absl::Status& status) override {
+    Note(status);
+    done_.Notify();
+  }
+  absl::Status Await() {
+    noted_.WaitForNotification();
+    return first_;
+  }
+  void AwaitDone() { done_.WaitForNotification(); }
+
+ private:
+  void Note(const absl::Status& status) {
+    if (noted_.HasBeenNotified()) return;
+    first_ = status;
+    noted_.Notify();
+  }
+  absl::Status first_;
+  absl::Notification noted_, done_;
+};
+
+// One CPU, and a caller that anybody else takes it from: whom it asks answers before it goes on.
+TEST_F(ShmConnectionTest, TheMemoryMayComeBeforeTheAskingForItReturns) {
+  std::thread opening([this] {
+    cpu_set_t all, one;
+    ASSERT_EQ(::sched_getaffinity(0, sizeof(all), &all), 0);
+    CPU_ZERO(&one);
+    for (int cpu = 0; CPU_COUNT(&one) == 0; ++cpu) {
+      if (CPU_ISSET(cpu, &all)) CPU_SET(cpu, &one);
+    }
+    ASSERT_EQ(::sched_setaffinity(0, sizeof(one), &one), 0);
+    Serve(Options());  // its thread stays on the same CPU
+    const auto channel = OpenShmChannel("shm:" + directory_.File("worker.sock"));
+    absl::Notification described;
+    channel->Describe(kPatience, [&](const auto& description) {
+      EXPECT_THAT(description, IsOk());
+      described.Notify();
+    });
+    described.WaitForNotification();
+    const sched_param no_priority{};
+    ASSERT_EQ(::sched_setscheduler(0, SCHED_IDLE, &no_priority), 0);
+    Standing standing;
+    const auto stream = channel->OpenStream(standing);
+    EXPECT_THAT(standing.Await(), IsOk());
+    channel->CancelStream();
+    standing.AwaitDone();
+  });
+  opening.join();
 }
 
 TEST_F(ShmConnectionTest, ABatchBeyondAllSlotsTogetherGoesOutInTurns) {

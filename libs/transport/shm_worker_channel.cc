@@ -126,17 +126,21 @@ void ShmWorkerChannel::AnswerDescribe(absl::StatusOr<WorkerDescription> answer) 
 std::shared_ptr<CallStream> ShmWorkerChannel::OpenStream(CallStream::Observer& observer) {
   auto stream = std::make_shared<ShmClientStream>(
       observer, [this](const absl::Status& status) { End(status); });
-  absl::Status opened = SendShmFrame(socket_.get(), ShmFrameType::kOpen, "");
+  bool closes = false;
+  absl::Status status;
   {
     absl::MutexLock lock(&mutex_);
-    if (reader_done_) {
-      opened = ended_;
-    } else if (opened.ok()) {
-      stream_ = stream;
-      return stream;
-    }
+    closes = reader_done_;
+    status = ended_;
+    // Before the worker is asked: its answer may be read before the asking returns.
+    if (!closes) stream_ = stream;
   }
-  stream->Close(opened);
+  if (closes) {
+    stream->Close(status);
+    return stream;
+  }
+  status = SendShmFrame(socket_.get(), ShmFrameType::kOpen, "");
+  if (!status.ok()) End(status);  // the reader closes the stream
   return stream;
 }
 

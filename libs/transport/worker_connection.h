@@ -69,6 +69,11 @@ class WorkerConnection {
   // caller).
   virtual std::unique_ptr<ForwardInFlight> Forward(std::shared_ptr<const EncodedForward> request,
                                                    absl::Time deadline, DoneCallback done) = 0;
+
+  // Asks the worker whether it is there, beside its calls and independent of how busy it is with
+  // them. `heard` runs if and when it says so, on a thread of the connection; not after the
+  // connection was lost. Those who ask while it is being asked share the answer.
+  virtual void AskForSign(std::function<void()> heard) = 0;
 };
 
 }  // namespace atelier

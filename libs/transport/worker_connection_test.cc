@@ -251,6 +251,22 @@ TEST_P(ConnectionTest, ABadRequestFailsAlone) {
   EXPECT_THAT(first.Await().status, IsOk());
 }
 
+TEST_P(ConnectionTest, AWorkerGivesSignsOfLifeWhileItsCallsWait) {
+  worker_.Hold();
+  const Batch batch(1, 16, 2, 8);
+  Call call(*connection_, batch.Encoding(0));
+  ASSERT_TRUE(worker_.AwaitCalls(1));
+  for (int i = 0; i < 3; ++i) {
+    // Who asks while it is being asked shares the answer.
+    absl::Notification first, second;
+    connection_->AskForSign([&] { first.Notify(); });
+    connection_->AskForSign([&] { second.Notify(); });
+    ASSERT_TRUE(first.WaitForNotificationWithTimeout(kPatience));
+    ASSERT_TRUE(second.WaitForNotificationWithTimeout(kPatience));
+  }
+  EXPECT_FALSE(call.done());
+}
+
 TEST_P(ConnectionTest, AbandoningACallTellsTheWorkerAndSilencesTheCallback) {
   const Batch batch(1, 16, 2, 8);
   worker_.Hold();
