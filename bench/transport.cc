@@ -20,6 +20,7 @@
 #include "bench/support/ping_pong.h"
 #include "libs/base/command_line.h"
 #include "libs/base/status_macros.h"
+#include "libs/client/client.h"
 #include "libs/transport/shm_worker_server.h"
 #include "libs/transport/worker_connection.h"
 #include "libs/transport/worker_server.h"
@@ -30,6 +31,7 @@ namespace {
 
 struct Options {
   std::string json;
+  std::string only;
   bool quick = false;
   absl::Status Validate() const { return absl::OkStatus(); }
 };
@@ -39,13 +41,15 @@ constexpr char kUsage[] =
     "\n"
     "Round trips of 1, 8 and 64 tokens (bf16 both ways) between two processes, in microseconds:\n"
     "shared memory while both sides look and while both sleep, gRPC over a Unix socket and over\n"
-    "TCP on loopback, each beside the raw means under it.";
+    "TCP on loopback, each beside the raw means under it; and through ExpertClient, with all that\n"
+    "it does for failover, in fp32.";
 
 FlagTable Flags(Options* o) {
-  return FlagTable(kUsage,
-                   {{"Run",
-                     {SwitchFlag("quick", "A tenth of the round trips.", &o->quick),
-                      StringFlag("json", "PATH", "Also writes the results there.", &o->json)}}});
+  return FlagTable(
+      kUsage, {{"Run",
+                {SwitchFlag("quick", "A tenth of the round trips.", &o->quick),
+                 StringFlag("only", "TEXT", "Only the means with TEXT in their names.", &o->only),
+                 StringFlag("json", "PATH", "Also writes the results there.", &o->json)}}});
 }
 
 struct Cell {
@@ -82,11 +86,12 @@ class Echo final : public WorkerHandler {
   WorkerDescription Describe() const override { return description_; }
   void Forward(ForwardRequest request, std::shared_ptr<const CallContext>,
                std::function<void(ForwardReply)> reply) override {
+    const size_t count = static_cast<size_t>(request.batch.num_tokens) *
+                         static_cast<size_t>(request.batch.hidden_size);
+    const std::string rows(reinterpret_cast<const char*>(request.batch.rows),
+                           count * sizeof(BFloat16));
     ForwardReply answer;
-    const size_t bytes = static_cast<size_t>(request.batch.num_tokens) *
-                         static_cast<size_t>(request.batch.hidden_size) * sizeof(BFloat16);
-    answer.sums.push_back(
-        {0, std::string(reinterpret_cast<const char*>(request.batch.rows), bytes)});
+    answer.sums.push_back({0, request.output_dtype == DType::kBF16 ? rows : rows + rows});
     reply(std::move(answer));
   }
   absl::StatusOr<int64_t> Drain(absl::Time) override { return 0; }
@@ -121,10 +126,39 @@ class Echo final : public WorkerHandler {
   while (true) ::pause();
 }
 
-// A connection to the echo, and calls over it.
+// Calls of the echo, over some means.
 class Caller {
  public:
-  absl::Status Connect(const std::string& address) {
+  virtual ~Caller() = default;
+  virtual absl::Status Connect(const std::string& address) = 0;
+
+  absl::StatusOr<std::vector<double>> Measure(int hidden, int tokens, int rounds) {
+    const size_t count = static_cast<size_t>(tokens);
+    const std::vector<BFloat16> rows(count * static_cast<size_t>(hidden), ToBFloat16(1.0f));
+    const std::vector<int32_t> ids(count * 8, 1);
+    const std::vector<float> weights(count * 8, 0.5f);
+    const TokenBatch batch = {tokens, hidden, rows.data()};
+    const Routing routing = {tokens, 8, ids.data(), weights.data()};
+    std::vector<double> seconds;
+    for (int i = -rounds / 10; i < rounds; ++i) {
+      const auto start = std::chrono::steady_clock::now();
+      ATELIER_RETURN_IF_ERROR(Call(batch, routing));
+      const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
+      if (i >= 0) seconds.push_back(took.count());
+    }
+    return seconds;
+  }
+
+ protected:
+  virtual absl::Status Call(const TokenBatch& batch, const Routing& routing) = 0;
+
+  SystemClock clock_;
+  Logger logger_{Severity::kWarning};
+};
+
+class ConnectionCaller final : public Caller {
+ public:
+  absl::Status Connect(const std::string& address) override {
     absl::Notification usable;
     connection_ = WorkerConnection::Create(address, clock_, logger_, [&](const auto& news) {
       if (news.ok() && !usable.HasBeenNotified()) usable.Notify();
@@ -133,28 +167,14 @@ class Caller {
     connection_ = nullptr;
     return absl::UnavailableError(absl::StrCat(address, " does not answer"));
   }
-  absl::StatusOr<std::vector<double>> Measure(int hidden, int tokens, int rounds) {
-    const size_t count = static_cast<size_t>(tokens);
-    const std::vector<BFloat16> rows(count * static_cast<size_t>(hidden), ToBFloat16(1.0f));
-    const std::vector<int32_t> ids(count * 8, 1);
-    const std::vector<float> weights(count * 8, 0.5f);
-    ForwardEncoding encoding;
-    encoding.batch = {tokens, hidden, rows.data()};
-    encoding.routing = {tokens, 8, ids.data(), weights.data()};
-    encoding.output_dtype = DType::kBF16;
-    std::vector<double> seconds;
-    for (int i = -rounds / 10; i < rounds; ++i) {
-      const auto start = std::chrono::steady_clock::now();
-      ATELIER_RETURN_IF_ERROR(Call(encoding));
-      const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
-      if (i >= 0) seconds.push_back(took.count());
-    }
-    return seconds;
-  }
 
  private:
   // With the encoding, which is part of every hop.
-  absl::Status Call(const ForwardEncoding& encoding) {
+  absl::Status Call(const TokenBatch& batch, const Routing& routing) override {
+    ForwardEncoding encoding;
+    encoding.batch = batch;
+    encoding.routing = routing;
+    encoding.output_dtype = DType::kBF16;
     absl::Notification answered;
     ForwardReply reply;
     const auto in_flight = connection_->Forward(
@@ -167,23 +187,67 @@ class Caller {
     return reply.status;
   }
 
-  SystemClock clock_;
-  Logger logger_{Severity::kWarning};
   std::unique_ptr<WorkerConnection> connection_;
 };
 
+class ClientCaller final : public Caller {
+ public:
+  absl::Status Connect(const std::string& address) override {
+    ClientOptions options;
+    options.workers = {address};
+    ATELIER_ASSIGN_OR_RETURN(client_, ExpertClient::Connect(options, clock_, logger_, nullptr));
+    return absl::OkStatus();
+  }
+
+ private:
+  absl::Status Call(const TokenBatch& batch, const Routing& routing) override {
+    ForwardCall call;
+    call.batch = batch;
+    call.routing = routing;
+    sums_.resize(static_cast<size_t>(batch.num_tokens) * static_cast<size_t>(batch.hidden_size));
+    ATELIER_ASSIGN_OR_RETURN(const auto pending, client_->Forward(call));
+    return pending->Wait(sums_.data());
+  }
+
+  std::unique_ptr<ExpertClient> client_;
+  std::vector<float> sums_;
+};
+
 void Print(const Cell& cell) {
-  std::printf("%-20s H %5d  %3d tokens  p50 %8.1f  p99 %8.1f  p999 %8.1f  least %8.1f us\n",
+  std::printf("%-26s H %5d  %3d tokens  p50 %8.1f  p99 %8.1f  p999 %8.1f  least %8.1f us\n",
               cell.means.c_str(), cell.hidden, cell.tokens, cell.p50, cell.p99, cell.p999,
               cell.least);
   std::fflush(stdout);
 }
 
-absl::Status MeasureTransports(int hidden, int rounds, std::vector<Cell>& cells) {
+// What one run measures, and where it puts it.
+struct Measurement {
+  int hidden = 0;
+  int rounds = 0;
+  std::string only;
+  std::vector<Cell> cells;
+
+  bool Wanted(const std::string& means) const { return means.find(only) != std::string::npos; }
+  void Add(std::string means, int tokens, std::vector<double> seconds) {
+    cells.push_back(Summarise(std::move(means), hidden, tokens, std::move(seconds)));
+    Print(cells.back());
+  }
+  absl::Status AddCalls(const std::string& means, const std::string& address, Caller&& caller) {
+    if (!Wanted(means)) return absl::OkStatus();
+    ATELIER_RETURN_IF_ERROR(caller.Connect(address));
+    for (const int tokens : {1, 8, 64}) {
+      ATELIER_ASSIGN_OR_RETURN(std::vector<double> seconds, caller.Measure(hidden, tokens, rounds));
+      Add(means, tokens, std::move(seconds));
+    }
+    return absl::OkStatus();
+  }
+};
+
+absl::Status MeasureTransports(Measurement& measurement) {
   std::string folder = "/tmp/atelier-bench-XXXXXX";
   if (::mkdtemp(folder.data()) == nullptr) return absl::UnavailableError("no folder in /tmp");
   const pid_t child = ::fork();
-  if (child == 0) ServeEcho(folder, hidden);
+  if (child == 0) ServeEcho(folder, measurement.hidden);
   std::string tcp;
   for (int i = 0; i < 2000 && tcp.empty(); ++i) {
     ::usleep(5000);
@@ -196,16 +260,8 @@ absl::Status MeasureTransports(int hidden, int rounds, std::vector<Cell>& cells)
       {"gRPC, TCP", tcp}};
   absl::Status status;
   for (const auto& [name, address] : means) {
-    Caller caller;
-    status.Update(caller.Connect(address));
-    for (const int tokens : {1, 8, 64}) {
-      if (!status.ok()) break;
-      const absl::StatusOr<std::vector<double>> seconds = caller.Measure(hidden, tokens, rounds);
-      status.Update(seconds.status());
-      if (!seconds.ok()) break;
-      cells.push_back(Summarise(name, hidden, tokens, *seconds));
-      Print(cells.back());
-    }
+    status.Update(measurement.AddCalls(name, address, ConnectionCaller()));
+    status.Update(measurement.AddCalls(absl::StrCat(name, ", client"), address, ClientCaller()));
   }
   ::kill(child, SIGKILL);
   ::waitpid(child, nullptr, 0);
@@ -216,7 +272,7 @@ absl::Status MeasureTransports(int hidden, int rounds, std::vector<Cell>& cells)
   return status;
 }
 
-absl::Status MeasureFloors(int hidden, int rounds, std::vector<Cell>& cells) {
+absl::Status MeasureFloors(Measurement& measurement) {
   const std::vector<std::pair<std::string, RawWay>> ways = {
       {"raw memory, spinning", RawWay::kSharedSpin},
       {"raw memory, futex", RawWay::kSharedFutex},
@@ -224,12 +280,14 @@ absl::Status MeasureFloors(int hidden, int rounds, std::vector<Cell>& cells) {
       {"raw TCP", RawWay::kTcpSocket}};
   for (const auto& [name, way] : ways) {
     for (const int tokens : {1, 8, 64}) {
-      const size_t bytes = static_cast<size_t>(tokens) * static_cast<size_t>(hidden) * 2;
-      const std::vector<double> seconds = RawPingPong(way, bytes, rounds);
-      if (seconds.empty())
+      if (!measurement.Wanted(name)) continue;
+      const size_t bytes =
+          static_cast<size_t>(tokens) * static_cast<size_t>(measurement.hidden) * 2;
+      std::vector<double> seconds = RawPingPong(way, bytes, measurement.rounds);
+      if (seconds.empty()) {
         return absl::UnavailableError(absl::StrCat(name, " could not be set up"));
-      cells.push_back(Summarise(name, hidden, tokens, seconds));
-      Print(cells.back());
+      }
+      measurement.Add(name, tokens, std::move(seconds));
     }
   }
   return absl::OkStatus();
@@ -260,13 +318,13 @@ absl::Status Run(const Options& options) {
   if (!options.json.empty()) std::ofstream(options.json).close();
   for (const int hidden : {2048, 7168}) {
     ATELIER_RETURN_IF_ERROR(InFreshProcess([&] {
-      std::vector<Cell> cells;
-      ATELIER_RETURN_IF_ERROR(MeasureFloors(hidden, rounds, cells));
-      ATELIER_RETURN_IF_ERROR(MeasureTransports(hidden, rounds, cells));
+      Measurement measurement{hidden, rounds, options.only, {}};
+      ATELIER_RETURN_IF_ERROR(MeasureFloors(measurement));
+      ATELIER_RETURN_IF_ERROR(MeasureTransports(measurement));
       if (options.json.empty()) return absl::OkStatus();
       // A line a cell, so that each process adds its own.
       std::ofstream file(options.json, std::ios::app);
-      for (const Cell& cell : cells) file << ToJson(cell).dump() << "\n";
+      for (const Cell& cell : measurement.cells) file << ToJson(cell).dump() << "\n";
       file.close();
       return file.good() ? absl::OkStatus()
                          : absl::UnavailableError(absl::StrCat("cannot write ", options.json));

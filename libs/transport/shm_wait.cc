@@ -42,6 +42,9 @@ bool SpinUntil(absl::Duration budget, absl::FunctionRef<bool()> ready) {
       if (ready()) return true;
       __builtin_ia32_pause();
     }
+    // Who is waited for may wait for this CPU: costs nothing where nobody does, and where somebody
+    // does, looking on would cost a whole slice of the scheduler's, thousands of times the hop.
+    ::sched_yield();
   } while (std::chrono::steady_clock::now() < end);
   return ready();
 }

@@ -37,7 +37,7 @@ class SpinBudget {
 // keeps it from who is waited for.
 absl::Duration UsableSpin(absl::Duration wanted);
 
-// True as soon as `ready`, false after `budget`.
+// True as soon as `ready`, false after `budget`. Lets others have the CPU meanwhile who want it.
 bool SpinUntil(absl::Duration budget, absl::FunctionRef<bool()> ready);
 
 // By who has posted something.

@@ -36,7 +36,6 @@ constexpr int64_t kRssSlackBytes = int64_t{48} << 20;
 // For each fault; the last line counts all.
 constexpr int kFailuresShown = 5;
 constexpr absl::Duration kQuietTimeout = absl::Seconds(15);
-constexpr int kQuietWindows = 6;
 constexpr absl::Duration kQuietWindow = absl::Milliseconds(400);
 
 void Say(const std::string& line) {
@@ -145,7 +144,6 @@ class Run {
     nemesis_ = std::make_unique<Nemesis>(*cluster_, *load_, *excuses_,
                                          far_ == nullptr ? nullptr : &far_->link());
     load_->Start();
-    MeasureQuiet();
     for (const PlannedFault& fault : schedule) ATELIER_RETURN_IF_ERROR(InjectOne(fault));
     load_->Stop();
     CheckGrowth();
@@ -169,16 +167,17 @@ class Run {
     load_ = std::make_unique<Load>(std::move(spec), *excuses_);
   }
 
-  // What streams wait for tokens anyway, for so long as a typical fault takes to heal.
-  void MeasureQuiet() {
-    for (int i = 0; i < kQuietWindows; ++i) {
-      load_->TakeLongestSilence();
-      absl::SleepFor(kQuietWindow);
-      stalls_.AddQuiet(load_->TakeLongestSilence());
-    }
+  // What streams wait for tokens anyway, for so long as a kill takes to heal, and right before it:
+  // the machine may be busier at one time than at another.
+  void MeasureQuiet(const PlannedFault& fault) {
+    if (KillsOf(fault.kind, shape_) == 0 && num_faults_ > 0) return;
+    load_->TakeLongestSilence();
+    absl::SleepFor(kQuietWindow);
+    stalls_.AddQuiet(load_->TakeLongestSilence());
   }
 
   absl::Status InjectOne(const PlannedFault& fault) {
+    MeasureQuiet(fault);
     load_->TakeLongestSilence();
     failures_of_fault_ = 0;
     const absl::Time begin = absl::Now();
