@@ -86,6 +86,12 @@ int ConfigFields::RequireInt(Keys keys, IntRange range) {
   return Int(keys, range, static_cast<int>(range.min));
 }
 
+int64_t ConfigFields::Int64(Keys keys, IntRange range, int64_t fallback) {
+  const Field field = Lookup(keys);
+  if (field.value == nullptr) return fallback;
+  return Integer(field.key, *field.value, range).value_or(fallback);
+}
+
 int ConfigFields::Int(Keys keys, IntRange range, int fallback) {
   const Field field = Lookup(keys);
   if (field.value == nullptr) return fallback;

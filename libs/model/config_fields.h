@@ -37,6 +37,7 @@ class ConfigFields {
   // The key must be there.
   int RequireInt(Keys keys, IntRange range);
   int Int(Keys keys, IntRange range, int fallback);
+  int64_t Int64(Keys keys, IntRange range, int64_t fallback);
   double RequireDouble(Keys keys, DoubleRange range);
   double Double(Keys keys, DoubleRange range, double fallback);
   bool Bool(Keys keys, bool fallback);

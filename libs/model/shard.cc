@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "libs/base/checked_math.h"
+#include "libs/base/quoted.h"
 
 namespace atelier {
 namespace {
@@ -30,18 +31,6 @@ std::optional<std::pair<int, int>> ParsePair(absl::string_view text, char separa
   const std::optional<int> second = ParseCount(parts[1]);
   if (!first.has_value() || !second.has_value()) return std::nullopt;
   return std::pair(*first, *second);
-}
-
-// "1-3,5" for {1, 2, 3, 5}.
-std::string LayerRanges(const std::vector<int>& layers) {
-  std::string text;
-  for (size_t begin = 0, end = 0; begin < layers.size(); begin = end) {
-    end = begin + 1;
-    while (end < layers.size() && layers[end] == layers[end - 1] + 1) ++end;
-    absl::StrAppend(&text, text.empty() ? "" : ",", layers[begin]);
-    if (end - begin > 1) absl::StrAppend(&text, "-", layers[end - 1]);
-  }
-  return text;
 }
 
 // Columns of the largest slice, in whole granules.
@@ -67,9 +56,38 @@ int GranuleOf(int intermediate_size, int slice_count) {
 
 std::string ShardName(const ShardSpec& shard) {
   return absl::StrCat(
-      shard.layers.empty() ? "all layers" : absl::StrCat("layers ", LayerRanges(shard.layers)),
+      shard.layers.empty() ? "all layers" : absl::StrCat("layers ", IndexRanges(shard.layers)),
       ", experts ", shard.expert_begin, "-", shard.expert_end - 1, ", slice ", shard.slice_index,
       "/", shard.slice_count);
+}
+
+std::string IndexRanges(const std::vector<int>& indexes) {
+  std::string text;
+  for (size_t begin = 0, end = 0; begin < indexes.size(); begin = end) {
+    end = begin + 1;
+    while (end < indexes.size() && indexes[end] == indexes[end - 1] + 1) ++end;
+    absl::StrAppend(&text, text.empty() ? "" : ",", indexes[begin]);
+    if (end - begin > 1) absl::StrAppend(&text, "-", indexes[end - 1]);
+  }
+  return text;
+}
+
+absl::StatusOr<std::vector<int>> ParseIndexRanges(absl::string_view text, int limit) {
+  std::vector<int> indexes;
+  for (const absl::string_view item : absl::StrSplit(text, ',')) {
+    std::optional<std::pair<int, int>> range = ParsePair(item, '-');
+    const std::optional<int> single = ParseCount(item);
+    if (single.has_value()) range = std::pair(*single, *single);
+    const int next = indexes.empty() ? 0 : indexes.back() + 1;
+    if (!range.has_value() || range->first < next || range->second < range->first ||
+        range->second >= limit) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(Quoted(text), " must be ascending numbers below ", limit,
+                       " and ranges a-b with both ends, for example 0-3,5"));
+    }
+    for (int index = range->first; index <= range->second; ++index) indexes.push_back(index);
+  }
+  return indexes;
 }
 
 absl::StatusOr<IntermediateRange> SliceRange(int intermediate_size, int slice_index,

@@ -23,6 +23,11 @@ struct ShardSpec {
 // layers".
 std::string ShardName(const ShardSpec& shard);
 
+// "1-3,5" for {1, 2, 3, 5}, and back. REQUIRES: ascending, not negative. INVALID_ARGUMENT for
+// another text, and for an index that does not ascend or is `limit` or more.
+std::string IndexRanges(const std::vector<int>& indexes);
+absl::StatusOr<std::vector<int>> ParseIndexRanges(absl::string_view text, int limit);
+
 // Half-open range of columns of the intermediate dimension.
 struct IntermediateRange {
   int begin = 0;

@@ -1,6 +1,7 @@
 #include "libs/model/shard.h"
 
 #include <string>
+#include <vector>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -97,6 +98,23 @@ TEST(ShardName, SaysLayersExpertsAndSlice) {
             "layers 1-3,5,7-8, experts 0-15, slice 0/2");
   EXPECT_EQ(ShardName({.layers = {}, .expert_begin = 5, .expert_end = 6}),
             "all layers, experts 5-5, slice 0/1");
+}
+
+TEST(IndexRanges, AreReadAsTheyAreWritten) {
+  for (const std::vector<int>& indexes :
+       std::vector<std::vector<int>>{{0}, {7}, {0, 1, 2}, {1, 3, 4, 9}}) {
+    ATELIER_ASSERT_OK_AND_ASSIGN(const std::vector<int> read,
+                                 ParseIndexRanges(IndexRanges(indexes), 10));
+    EXPECT_EQ(read, indexes);
+  }
+  EXPECT_EQ(IndexRanges({1, 2, 3, 5}), "1-3,5");
+}
+
+TEST(IndexRanges, RefusesOtherTexts) {
+  for (const char* text : {"", ",", "1,", "3-1", "1,1", "2,1", "0-3,3", "-1", "1-", "a", "10",
+                           "4-10", "0-99999999999"}) {
+    EXPECT_THAT(ParseIndexRanges(text, 10), StatusIs(kInvalid, HasSubstr("below 10"))) << text;
+  }
 }
 
 }  // namespace

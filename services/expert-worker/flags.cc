@@ -39,6 +39,11 @@ FlagSection WeightFlags(WorkerOptions* o) {
                   "Holds only experts A to B, both included, e.g. 0-7. For several hosts. Default: "
                   "all of them.",
                   &o->experts),
+       StringFlag("placement", "FILE",
+                  "Holds what this file of `atelier plan` gives to the worker named by --worker, "
+                  "instead of --experts or --shard-slice.",
+                  &o->placement),
+       StringFlag("worker", "NAME", "Which worker of --placement this one is.", &o->worker),
        StringFlag("skip-experts", "FILE",
                   "Does not hold the experts that FILE names, because the frontends compute them "
                   "themselves: lines LAYER: EXPERTS, e.g. 3: 0-7,12. Rows sent for them are "

@@ -80,7 +80,25 @@ absl::Status CheckShm(const WorkerOptions& options) {
   return absl::OkStatus();
 }
 
+absl::Status CheckPlacement(const WorkerOptions& options) {
+  if (options.placement.empty()) {
+    if (options.worker.empty()) return absl::OkStatus();
+    return Invalid("--worker=", options.worker,
+                   ": names a worker of --placement, which is missing");
+  }
+  if (options.worker.empty()) {
+    return Invalid("--placement=", options.placement,
+                   ": --worker must say which of its workers this is");
+  }
+  if (options.experts.empty() && options.shard_slice == WorkerOptions().shard_slice) {
+    return absl::OkStatus();
+  }
+  return Invalid("--placement=", options.placement,
+                 ": says which experts are held, so neither --experts nor --shard-slice may");
+}
+
 absl::Status CheckShard(const WorkerOptions& options) {
+  ATELIER_RETURN_IF_ERROR(CheckPlacement(options));
   ATELIER_RETURN_IF_ERROR(Of("--shard-slice", ParseSlice(options.shard_slice).status()));
   if (!options.experts.empty()) {
     ATELIER_RETURN_IF_ERROR(Of("--experts", ParseExpertRange(options.experts).status()));
@@ -170,9 +188,9 @@ std::vector<uint32_t> WorkerOptions::ShmAllowUids() const {
 std::string WorkerOptions::ToString() const {
   return absl::StrCat(
       "model_path=", model_path, " shard_slice=", shard_slice,
-      " experts=", experts.empty() ? "all" : experts, " skip_experts=", skip_experts,
-      " method=", method, " store_dir=", store_dir, " populate=", populate,
-      " listen=", absl::StrJoin(listen, ","), " shm_listen=", shm_listen,
+      " experts=", experts.empty() ? "all" : experts, " placement=", placement, " worker=", worker,
+      " skip_experts=", skip_experts, " method=", method, " store_dir=", store_dir,
+      " populate=", populate, " listen=", absl::StrJoin(listen, ","), " shm_listen=", shm_listen,
       " shm_allow_uids=", absl::StrJoin(shm_allow_uids, ","), " shm_max_clients=", shm_max_clients,
       " shm_bytes_per_client=", shm_bytes_per_client, " shm_spin=", absl::FormatDuration(shm_spin),
       " insecure=", insecure, " metrics_address=", metrics_address, " ready_file=", ready_file,

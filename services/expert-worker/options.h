@@ -17,6 +17,8 @@ struct WorkerOptions {
   std::string model_path;           // checkpoint folder; required
   std::string shard_slice = "0/1";  // i/n
   std::string experts;              // a-b, both included; empty = all
+  std::string placement;            // file of who holds what; empty = as the two above say
+  std::string worker;               // which of its workers this one is
   std::string skip_experts;         // file of experts that are not held; empty = none
   std::string method = "auto";      // of MethodChoices(); auto = the published precision
   std::string store_dir;            // packed weights that outlive the process; empty = in memory
@@ -51,7 +53,7 @@ struct WorkerOptions {
   absl::Status Validate() const;
   // REQUIRES: valid.
   std::optional<Method> RequestedMethod() const;  // nullopt = auto
-  ShardSpec Shard(int num_experts) const;
+  ShardSpec Shard(int num_experts) const;         // where there is no placement
   std::vector<uint32_t> ShmAllowUids() const;
   std::string ToString() const;  // key=value of every option, for the start-up log
 };

@@ -43,6 +43,20 @@ TEST(WorkerOptions, EveryBadFieldIsNamedWithItsValue) {
       {[](O& o) { o.shard_slice = "2/2"; }, {"--shard-slice", "2/2", "0 <= i < n"}},
       {[](O& o) { o.shard_slice = "half"; }, {"--shard-slice", "half"}},
       {[](O& o) { o.experts = "7-3"; }, {"--experts", "7-3", "a <= b"}},
+      {[](O& o) { o.placement = "p.json"; }, {"--placement=p.json", "--worker"}},
+      {[](O& o) { o.worker = "a"; }, {"--worker=a", "--placement, which is missing"}},
+      {[](O& o) {
+         o.placement = "p.json";
+         o.worker = "a";
+         o.experts = "0-3";
+       },
+       {"--placement=p.json", "neither --experts nor --shard-slice"}},
+      {[](O& o) {
+         o.placement = "p.json";
+         o.worker = "a";
+         o.shard_slice = "0/2";
+       },
+       {"--placement=p.json", "neither --experts nor --shard-slice"}},
       {[](O& o) { o.method = "INT8"; }, {"--method=INT8", "auto, bf16, int8, int4_g32"}},
       {[](O& o) { o.listen = {}; }, {"--listen"}},
       {[](O& o) { o.listen = {"7070"}; }, {"--listen", "\"7070\"", "port is missing"}},
@@ -157,6 +171,8 @@ TEST(WorkerFlags, FillEveryOption) {
                                "--shard-slice=1/2",
                                "--experts",
                                "0-7",
+                               "--placement=/p",
+                               "--worker=w",
                                "--skip-experts=/e",
                                "--method=int8",
                                "--store-dir=/s",
@@ -184,8 +200,8 @@ TEST(WorkerFlags, FillEveryOption) {
                                "--log-level=debug",
                                "--capabilities"}));
   EXPECT_EQ(o.ToString(),
-            "model_path=/m shard_slice=1/2 experts=0-7 skip_experts=/e method=int8 store_dir=/s "
-            "populate=1 "
+            "model_path=/m shard_slice=1/2 experts=0-7 placement=/p worker=w skip_experts=/e "
+            "method=int8 store_dir=/s populate=1 "
             "listen=127.0.0.1:1,unix:/a,127.0.0.1:2 shm_listen=/m.sock shm_allow_uids=5,6 "
             "shm_max_clients=7 "
             "shm_bytes_per_client=8388608 shm_spin=9us insecure=1 metrics_address=127.0.0.1:3 "
@@ -235,6 +251,8 @@ TEST(WorkerFlags, EveryBadValueIsRefusedByName) {
   const std::vector<std::string> arguments = {"--model-path=",
                                               "--shard-slice=2/2",
                                               "--experts=7-0",
+                                              "--placement=",
+                                              "--worker=",
                                               "--skip-experts=",
                                               "--method=fp4",
                                               "--store-dir=",

@@ -1,7 +1,9 @@
 #include "services/expert-worker/worker.h"
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <map>
 #include <random>
 #include <utility>
 
@@ -14,6 +16,7 @@
 #include "libs/base/version.h"
 #include "libs/checkpoint/mapped_file.h"
 #include "libs/kernels/cpu_features.h"
+#include "libs/model/placement_file.h"
 #include "libs/numa/huge_pages.h"
 #include "libs/numa/node_memory.h"
 #include "libs/numa/topology.h"
@@ -33,6 +36,22 @@ uint64_t RandomEpoch() {
   uint64_t epoch = 0;
   while (epoch == 0) epoch = (uint64_t{entropy()} << 32) | entropy();
   return epoch;
+}
+
+// Of the layer that has most of them.
+int ShardsPerLayer(const std::vector<ShardSpec>& shards) {
+  std::map<int, int> count;
+  int most = 0;
+  for (const ShardSpec& shard : shards) {
+    for (const int layer : shard.layers) most = std::max(most, ++count[layer]);
+  }
+  return most;
+}
+
+std::string ShardNames(const std::vector<ShardSpec>& shards) {
+  return absl::StrJoin(shards, "; ", [](std::string* out, const ShardSpec& shard) {
+    absl::StrAppend(out, ShardName(shard));
+  });
 }
 
 }  // namespace
@@ -76,7 +95,36 @@ absl::Status Worker::OpenModel() {
   absl::StatusOr<LayerMethods> methods = ChooseMethods(*checkpoint_, options_.RequestedMethod());
   ATELIER_RETURN_IF_ERROR(NameFlags(methods.status(), {{"method=", "--method="}}));
   methods_ = *std::move(methods);
+  ATELIER_RETURN_IF_ERROR(ReadPlacement());
   return ReadSkippedExperts();
+}
+
+absl::Status Worker::ReadPlacement() {
+  const int num_experts = checkpoint_->config().moe.num_experts;
+  shards_ = {options_.Shard(num_experts)};
+  if (options_.placement.empty()) return absl::OkStatus();
+  const std::string flag = absl::StrCat("--placement=", options_.placement);
+  const auto file = MappedFile::OpenSmall(options_.placement, kMaxPlacementFileBytes);
+  if (!file.ok()) {
+    return absl::Status(file.status().code(), absl::StrCat(flag, ": ", file.status().message()));
+  }
+  ATELIER_ASSIGN_OR_RETURN(const PlacementFile placement, PlacementFile::Parse(file->text(), flag));
+  const std::string& digest = placement.model_digest;
+  if (placement.num_experts != num_experts ||
+      (!digest.empty() && digest != checkpoint_->digest())) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        flag, ": is of a model with ", placement.num_experts, " experts and digest ", digest,
+        ", but this one has ", num_experts, " and ", checkpoint_->digest(), ": plan again"));
+  }
+  const absl::StatusOr<const PlacedWorker*> worker = placement.Find(options_.worker);
+  if (!worker.ok()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--worker=", options_.worker, ": ", flag, ": ", worker.status().message()));
+  }
+  shards_ = (*worker)->shards;
+  return shards_.empty() ? absl::InvalidArgumentError(absl::StrCat(
+                               "--worker=", options_.worker, ": ", flag, " gives it no experts"))
+                         : absl::OkStatus();
 }
 
 absl::Status Worker::ReadSkippedExperts() {
@@ -94,15 +142,22 @@ absl::Status Worker::ReadSkippedExperts() {
   return absl::OkStatus();
 }
 
+absl::Status Worker::NameShardFlags(const absl::Status& status) const {
+  const std::string method = absl::StrCat("--method=", options_.method, ": weight matrix ");
+  if (options_.placement.empty()) {
+    return NameFlags(
+        status,
+        {{"experts ", "--experts="}, {"slice ", "--shard-slice="}, {"weight matrix ", method}});
+  }
+  const std::string where =
+      absl::StrCat("--placement=", options_.placement, ": worker ", options_.worker, ": ");
+  return NameFlags(status, {{"weight matrix ", method}, {"", where}});
+}
+
 absl::StatusOr<WorkerService::Served> Worker::DescribeServed() const {
   const ModelConfig& config = checkpoint_->config();
-  const absl::StatusOr<std::vector<ShardPlan>> planned =
-      PlanShards(config, {options_.Shard(config.moe.num_experts)}, methods_);
-  ATELIER_RETURN_IF_ERROR(NameFlags(
-      planned.status(),
-      {{"experts ", "--experts="},
-       {"slice ", "--shard-slice="},
-       {"weight matrix ", absl::StrCat("--method=", options_.method, ": weight matrix ")}}));
+  const absl::StatusOr<std::vector<ShardPlan>> planned = PlanShards(config, shards_, methods_);
+  ATELIER_RETURN_IF_ERROR(NameShardFlags(planned.status()));
   WorkerService::Served served;
   WorkerDescription& description = served.description;
   description.version = std::string(Version());
@@ -165,7 +220,7 @@ absl::Status Worker::ShareMemory() {
   sharing.hidden_size = described.hidden_size;
   sharing.num_experts = described.num_experts;
   sharing.top_k = described.top_k;
-  sharing.shards_per_layer = static_cast<int>(described.shards.size());
+  sharing.shards_per_layer = ShardsPerLayer(described.shards);
   sharing.max_tokens_per_call = options_.max_tokens_per_call;
   sharing.default_timeout = options_.default_timeout;
   const int node = arena_->numa_node();
@@ -196,7 +251,7 @@ absl::Status Worker::LoadAndServe() {
   const absl::Time start = clock_.Now();
   ExpertStoreOptions loading;
   loading.methods = methods_;
-  loading.shards = {options_.Shard(checkpoint_->config().moe.num_experts)};
+  loading.shards = shards_;
   loading.skipped = skipped_;
   loading.store_dir = options_.store_dir;
   loading.populate = options_.populate;
@@ -215,7 +270,7 @@ absl::Status Worker::LoadAndServe() {
       "worker_serving",
       {Kv("listen", absl::StrJoin(addresses(), ",")), Kv("metrics", metrics_address()),
        Kv("method", MethodNames(checkpoint_->config(), methods_)),
-       Kv("isa", kernels_->isa(store_->method())), Kv("shard", ShardName(store_->shards()[0])),
+       Kv("isa", kernels_->isa(store_->method())), Kv("shard", ShardNames(store_->shards())),
        Kv("bytes", store_->bytes()), Kv("seconds", absl::ToDoubleSeconds(clock_.Now() - start))});
   if (options_.ready_file.empty()) return absl::OkStatus();
   return WriteReadyFile(options_.ready_file, {{"listen", absl::StrJoin(addresses(), ",")},

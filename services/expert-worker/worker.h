@@ -52,10 +52,12 @@ class Worker {
   Worker(const WorkerOptions& options, Clock& clock, const Logger& logger);
 
   absl::Status OpenModel();
+  absl::Status ReadPlacement();
   absl::Status ReadSkippedExperts();
   absl::Status OpenPorts();
   absl::Status ShareMemory();
   absl::Status LoadAndServe();
+  absl::Status NameShardFlags(const absl::Status& status) const;
   absl::StatusOr<WorkerService::Served> DescribeServed() const;
 
   const WorkerOptions options_;
@@ -69,6 +71,7 @@ class Worker {
   std::unique_ptr<KernelTable> kernels_;
   std::unique_ptr<NodeArena> arena_;
   std::unique_ptr<Checkpoint> checkpoint_;
+  std::vector<ShardSpec> shards_;
   SkippedExperts skipped_;
   LayerMethods methods_;
   std::unique_ptr<ExpertStore> store_;

@@ -15,6 +15,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "libs/base/endpoint.h"
+#include "libs/model/placement_file.h"
 #include "libs/testing/child_process.h"
 #include "libs/testing/status_matchers.h"
 #include "libs/testing/synthetic_checkpoint.h"
@@ -111,6 +112,52 @@ TEST_F(WorkerProcessTest, ServesOverTcpAndUnixSocketUntilTerminated) {
   EXPECT_EQ(worker_->Wait(), 0) << worker_->Log();
   EXPECT_FALSE(std::filesystem::exists(dir_.File("ready")));
   EXPECT_THAT(worker_->Log(), HasSubstr("worker_drained"));
+}
+
+TEST_F(WorkerProcessTest, HoldsWhatThePlacementGivesItAndNothingElse) {
+  const std::string path = dir_.File("placement.json");
+  PlacementFile placement;
+  placement.num_experts = 16;
+  placement.workers = {
+      {"a", "h", 0, 0, {{{1, 3}, 0, 4, 0, 1}, {{1, 2}, 4, 6, 1, 3}, {{2}, 8, 16, 0, 1}}},
+      {"b", "h", 0, 0, {{{2}, 0, 16, 0, 1}}},
+      {"c", "h", 0, 0, {}},
+      {"d", "h", 0, 0, {{{1}, 0, 4, 0, 1}, {{1}, 3, 6, 0, 1}}},
+      {"e", "h", 0, 0, {{{0}, 0, 4, 0, 1}}}};
+  const auto write = [&] { std::ofstream(path) << placement.ToJson(); };
+  write();
+  Serve({"--listen=127.0.0.1:0", "--placement=" + path, "--worker=a"});
+  {
+    testing::WorkerClient client(ready_["listen"]);
+    const WorkerDescription description = client.WaitForDescription();
+    EXPECT_EQ(description.shards, placement.workers[0].shards);
+    placement.model_digest = description.model_digest;
+    const ForwardReply reply = client.Call(3);
+    ATELIER_ASSERT_OK(reply.status);
+    ASSERT_EQ(reply.sums.size(), 2u);  // of layer 1
+    // Matrices of 16-column panels: per layer four experts of 192 columns, two of 64; eight of 192.
+    const int64_t bytes = 3 * 256 * 2 * (2 * 4 * 192 + 2 * 2 * 64 + 8 * 192);
+    EXPECT_TRUE(MetricsSay(absl::StrCat("\natelier_worker_weight_bytes ", bytes, "\n")));
+  }
+  worker_->Signal(SIGTERM);
+  worker_->Wait();
+  const auto refused = [&](const std::string& worker, const std::string& reason) {
+    write();
+    EXPECT_EQ(
+        StatusOf({"--model-path=" + model_->path(), "--listen=127.0.0.1:0",
+                  "--metrics-address=127.0.0.1:0", "--placement=" + path, "--worker=" + worker}),
+        2);
+    EXPECT_THAT(worker_->Log(), AllOf(HasSubstr("--placement=" + path), HasSubstr(reason)));
+  };
+  refused("x", "there is no worker \\\"x\\\"; there are a, b, c, d, e");
+  refused("c", "gives it no experts");
+  refused("d", "worker d: shards ");
+  refused("e", "layer 0 has no experts");
+  placement.num_experts = 17;
+  refused("b", "is of a model with 17 experts");
+  placement.num_experts = 16;
+  placement.model_digest[0] ^= 1;
+  refused("b", "plan again");
 }
 
 // The rows of the test's calls go to experts 0-3 of layer 1.
