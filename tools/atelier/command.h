@@ -20,5 +20,6 @@ int RunFetch(int argc, const char* const* argv);
 int RunInspect(int argc, const char* const* argv);
 int RunMatrix(int argc, const char* const* argv);
 int RunPack(int argc, const char* const* argv);
+int RunPlan(int argc, const char* const* argv);
 
 }  // namespace atelier

@@ -19,6 +19,7 @@ constexpr std::array kCommands = {
     Command{"matrix", "prints which families, formats and methods are supported (docs/)",
             RunMatrix},
     Command{"pack", "packs a checkpoint's experts into the files that workers map", RunPack},
+    Command{"plan", "decides which worker holds which experts, and how often", RunPlan},
 };
 
 void PrintUsage(std::ostream& out) {
