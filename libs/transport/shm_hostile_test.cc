@@ -1,5 +1,6 @@
 // Peers that write what they like into the memory and over the socket.
 #include <poll.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <unistd.h>
@@ -7,7 +8,9 @@
 #include <atomic>
 #include <cstring>
 
+#include "absl/strings/match.h"
 #include "absl/synchronization/mutex.h"
+#include "absl/synchronization/notification.h"
 #include "absl/time/clock.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -167,26 +170,28 @@ TEST_F(HostileWorkerTest, SilenceWithACallInFlightEndsTheConnection) {
               StatusIs(absl::StatusCode::kUnavailable, HasSubstr("no sign of life")));
 }
 
-TEST(HostileSocket, WhoSpeaksAnotherProtocolIsDroppedAndOthersAreServed) {
-  testing::TempDir directory;
-  SystemClock clock;
-  Logger logger(Severity::kError, [](absl::string_view) {});
-  FakeWorker worker(FakeDescription());
-  ShmServerOptions options;
-  options.path = directory.File("s");
-  options.hidden_size = 16;
-  options.num_experts = 8;
-  options.top_k = 2;
-  const auto server = ShmWorkerServer::Start(options, worker, clock, logger);
-  ASSERT_THAT(server, IsOk());
-  sockaddr_un address{};
-  address.sun_family = AF_UNIX;
-  std::strncpy(address.sun_path, options.path.c_str(), sizeof(address.sun_path) - 1);
-  for (const std::string text : {"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", "GET / HTTP/1.1\r\n\r\n"}) {
-    const OwnedFd socket(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
+class HostileSocketTest : public ::testing::Test {
+ protected:
+  HostileSocketTest() {
+    ShmServerOptions options;
+    options.path = directory_.File("s");
+    options.hidden_size = 16;
+    options.num_experts = 8;
+    options.top_k = 2;
+    auto server = ShmWorkerServer::Start(options, worker_, clock_, logger_);
+    EXPECT_THAT(server, IsOk());
+    server_ = *std::move(server);
+  }
+  static OwnedFd Socket() { return OwnedFd(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0)); }
+  void Send(const OwnedFd& socket, const std::string& text) {
+    sockaddr_un address{};
+    address.sun_family = AF_UNIX;
+    std::strncpy(address.sun_path, directory_.File("s").c_str(), sizeof(address.sun_path) - 1);
     ASSERT_EQ(::connect(socket.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)),
               0);
     ASSERT_EQ(::write(socket.get(), text.data(), text.size()), static_cast<ssize_t>(text.size()));
+  }
+  static void ExpectRefusal(const OwnedFd& socket) {
     ShmFrameReader reader(4096);
     absl::Status read;
     while (read.ok()) {  // until the server hangs up
@@ -198,6 +203,41 @@ TEST(HostileSocket, WhoSpeaksAnotherProtocolIsDroppedAndOthersAreServed) {
     ASSERT_TRUE(last.has_value());
     EXPECT_EQ(last->type, ShmFrameType::kRefused);
   }
+
+  absl::Notification waits_;  // said once: a client waits to be let in
+
+ private:
+  testing::TempDir directory_;
+  SystemClock clock_;
+  Logger logger_{Severity::kWarning, [this](absl::string_view line) {
+                   if (absl::StrContains(line, "shm_client_waits")) waits_.Notify();
+                 }};
+  FakeWorker worker_{FakeDescription()};
+  std::unique_ptr<ShmWorkerServer> server_;
+};
+
+TEST_F(HostileSocketTest, WhoSpeaksAnotherProtocolIsDroppedAndOthersAreServed) {
+  for (const std::string text : {"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", "GET / HTTP/1.1\r\n\r\n"}) {
+    const OwnedFd socket = Socket();
+    Send(socket, text);
+    ExpectRefusal(socket);
+  }
+}
+
+// Of a process that is out of descriptors for a while.
+TEST_F(HostileSocketTest, WhoCannotBeLetInYetIsLetInLater) {
+  const OwnedFd first = Socket(), second = Socket();
+  rlimit limit{};
+  ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &limit), 0);
+  rlimit reached = limit;
+  reached.rlim_cur = static_cast<rlim_t>(first.get());  // the lowest that was free
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &reached), 0);
+  Send(first, "hello, who is there?");
+  Send(second, "hello, who is there?");
+  waits_.WaitForNotification();
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &limit), 0);
+  ExpectRefusal(first);
+  ExpectRefusal(second);
 }
 
 }  // namespace

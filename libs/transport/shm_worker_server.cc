@@ -34,10 +34,11 @@ constexpr absl::Duration kHandshakeTimeout = absl::Seconds(10);
 
 // One client, from accept to its end. Of the server's thread, but for `broken`.
 struct Session {
-  explicit Session(OwnedFd fd, absl::Time deadline)
-      : socket(std::move(fd)), handshake_deadline(deadline) {}
+  Session(OwnedFd fd, uint32_t user, absl::Time deadline)
+      : socket(std::move(fd)), uid(user), handshake_deadline(deadline) {}
 
   OwnedFd socket;
+  const uint32_t uid;  // of the client
   absl::Time handshake_deadline;
   ShmFrameReader frames{kMaxBodyBytes};
   std::shared_ptr<ShmLane> lane;
@@ -119,7 +120,9 @@ class Server final : public ShmWorkerServer {
   void Run();
   void AwaitNews(std::vector<pollfd>& fds);
   void Accept();
-  absl::Status CheckPeer(int socket);
+  void NoteNobodyCameIn(int error);
+  // The user id of who connected, if it may.
+  absl::StatusOr<uint32_t> CheckPeer(int socket);
   absl::Status Serve(Session& session, bool readable);
   absl::Status Handle(Session& session, const ShmFrame& frame);
   absl::Status OpenLane(Session& session);
@@ -133,6 +136,8 @@ class Server final : public ShmWorkerServer {
   PollWaker waker_;
   OwnedFd listener_;
   ShmSpinners spinners_;
+  bool accepting_ = true;     // false for a moment when the process has no descriptor left
+  bool turned_away_ = false;  // since the last client that came in
   std::vector<std::unique_ptr<Session>> sessions_;  // the thread's
   // Of clients that have gone, with calls that are still computed: their memory counts.
   std::vector<std::shared_ptr<ShmLane>> closed_;
@@ -194,19 +199,20 @@ void Server::CountClients() {
 void Server::AwaitNews(std::vector<pollfd>& fds) {
   const bool stopping = Stopping();
   // A full house answers those who knock, too: they are told why they must go.
-  fds = {{stopping ? -1 : listener_.get(), POLLIN, 0}, {waker_.fd(), POLLIN, 0}};
+  fds = {{stopping || !accepting_ ? -1 : listener_.get(), POLLIN, 0}, {waker_.fd(), POLLIN, 0}};
   bool shaking_hands = false;
   for (const auto& session : sessions_) {
     fds.push_back({session->socket.get(), POLLIN, 0});
     shaking_hands |= session->lane == nullptr;
   }
   // The end of a call rings no bell here; a shutdown looks for it.
-  const int timeout_ms = stopping ? 2 : shaking_hands ? 1000 : -1;
+  const int timeout_ms = stopping ? 2 : !accepting_ ? 100 : shaking_hands ? 1000 : -1;
+  accepting_ = true;
   ::poll(fds.data(), fds.size(), timeout_ms);
   waker_.Clear();
 }
 
-absl::Status Server::CheckPeer(int socket) {
+absl::StatusOr<uint32_t> Server::CheckPeer(int socket) {
   ucred peer{};
   socklen_t length = sizeof(peer);
   if (::getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &peer, &length) != 0) {
@@ -221,21 +227,31 @@ absl::Status Server::CheckPeer(int socket) {
     return absl::ResourceExhaustedError(
         absl::StrCat("shm_max_clients=", options_.max_clients, " clients are connected already"));
   }
-  return absl::OkStatus();
+  return peer.uid;
+}
+
+// Who knocks stays at the door, so poll would return at once, over and over.
+void Server::NoteNobodyCameIn(int error) {
+  accepting_ = error == EAGAIN || error == ECONNABORTED;
+  if (accepting_ || turned_away_) return;
+  turned_away_ = true;
+  logger_.Warning("shm_client_waits",
+                  {Kv("reason", absl::StrCat("accept: ", std::strerror(error)))});
 }
 
 void Server::Accept() {
   while (true) {
     OwnedFd socket(::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
-    if (!socket.valid()) return;
-    const absl::Status allowed = CheckPeer(socket.get());
-    if (!allowed.ok()) {
-      logger_.Warning("shm_client_refused", {Kv("reason", allowed.message())});
-      Refuse(socket.get(), allowed);
+    if (!socket.valid()) return NoteNobodyCameIn(errno);
+    turned_away_ = false;
+    const absl::StatusOr<uint32_t> uid = CheckPeer(socket.get());
+    if (!uid.ok()) {
+      logger_.Warning("shm_client_refused", {Kv("reason", uid.status().message())});
+      Refuse(socket.get(), uid.status());
       continue;
     }
-    sessions_.push_back(
-        std::make_unique<Session>(std::move(socket), serving_.clock.Now() + kHandshakeTimeout));
+    sessions_.push_back(std::make_unique<Session>(std::move(socket), *uid,
+                                                  serving_.clock.Now() + kHandshakeTimeout));
   }
 }
 
@@ -270,8 +286,12 @@ absl::Status Server::Handle(Session& session, const ShmFrame& frame) {
 
 absl::Status Server::OpenLane(Session& session) {
   if (session.lane != nullptr) return absl::InvalidArgumentError("the client opened twice");
+  ShmPlacement placement = options_.placement;
+  // A client can give the pages back (fallocate), and a huge page that cannot be had again is a
+  // SIGBUS here: not in the hands of other users.
+  if (session.uid != ::geteuid()) placement.huge_pages_free = nullptr;
   ATELIER_ASSIGN_OR_RETURN(const std::shared_ptr<ShmSegment> segment,
-                           ShmSegment::Create(geometry_, options_.placement));
+                           ShmSegment::Create(geometry_, placement));
   session.lane = ShmLane::Start(serving_, segment, options_.spin, spinners_,
                                 [this, &session](const absl::Status& status) {
                                   absl::MutexLock lock(&session.mutex);
