@@ -43,6 +43,24 @@ bool IsSkipped(const GgufTensor& tensor, const ModelConfig& config) {
   return layer && *layer >= config.num_layers;
 }
 
+// Of a block count that is too small the rest would be dropped without a word.
+absl::Status CheckLayers(const GgufSet& set) {
+  GgufFields fields(set.metadata());
+  const std::string key =
+      absl::StrCat(fields.RequireString("general.architecture"), ".block_count");
+  const int blocks = fields.RequireInt(key, {1, INT32_MAX});
+  ATELIER_RETURN_IF_ERROR(fields.status());
+  for (const GgufFile& file : set.files) {
+    for (const GgufTensor& tensor : file.header.tensors) {
+      if (GgufLayer(tensor.name).value_or(0) < blocks) continue;
+      return absl::InvalidArgumentError(
+          absl::StrCat(file.name, ": tensor ", QuotedName(tensor.name), " is of a layer that ", key,
+                       "=", blocks, " does not count"));
+    }
+  }
+  return absl::OkStatus();
+}
+
 absl::Status AddTensor(const GgufTensor& tensor, size_t shard, MappedContents& contents) {
   if (IsSkipped(tensor, contents.config)) return absl::OkStatus();
   std::optional<std::string> name = PublishedName(tensor.name);
@@ -80,6 +98,7 @@ absl::StatusOr<std::unique_ptr<Checkpoint>> OpenGgufCheckpoint(const std::string
   contents.directory = path;
   contents.promised_by = "the metadata";
   ATELIER_ASSIGN_OR_RETURN(contents.config, ParseGgufConfig(set.metadata(), FactsOf(set)));
+  ATELIER_RETURN_IF_ERROR(CheckLayers(set));
   contents.digest = DigestOf(set);
   for (GgufFile& file : set.files) {
     contents.shards.push_back(

@@ -273,6 +273,8 @@ TEST_F(GgufCheckpointTest, RefusesMetadataThatItCannotHonour) {
   };
   refuses([](auto& w) { w.Add("qwen3moe.rope.scaling.type", "yarn"); }, kUnimplemented,
           "qwen3moe.rope.scaling.type=\"yarn\"");
+  refuses([](auto& w) { w.Add("qwen3moe.rope.scaling.factor", 4.0f); }, kUnimplemented,
+          "qwen3moe.rope.scaling.factor=4");
   refuses([](auto& w) { w.Add("qwen3moe.attention.sliding_window", 128); }, kUnimplemented,
           "sliding_window=128");
   refuses([](auto& w) { w.Add("qwen3moe.expert_gating_func", 3); }, kUnimplemented,
@@ -285,6 +287,11 @@ TEST_F(GgufCheckpointTest, RefusesMetadataThatItCannotHonour) {
   refuses([](auto& w) { w.Add("tokenizer.ggml.eot_token_id", "two"); }, kInvalid,
           "eot_token_id=\"two\"");
   refuses([](auto& w) { w.Add("qwen3moe.nextn_predict_layers", 2); }, kInvalid, "leaves none");
+  refuses(
+      [](auto& w) {
+        w.AddTensor({"blk.7.attn_norm.weight", 0, {4}, std::string(16, 'x')});
+      },
+      kInvalid, "\"blk.7.attn_norm.weight\" is of a layer that qwen3moe.block_count=");
   refuses(
       [](auto& w) {
         w.AddTensor({"blk.0.attn_sinks.weight", 0, {4}, std::string(16, 'x')});

@@ -10,9 +10,11 @@
 #include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
 #include "libs/base/quoted.h"
 #include "libs/base/status_macros.h"
 #include "libs/checkpoint/gguf_set.h"
+#include "libs/model/gguf_config.h"
 #include "nlohmann/json.hpp"
 
 namespace atelier {
@@ -27,6 +29,7 @@ constexpr char kTypes[] = "tokenizer.ggml.token_type";
 constexpr char kMerges[] = "tokenizer.ggml.merges";
 constexpr char kTemplate[] = "tokenizer.chat_template";
 constexpr char kAddBos[] = "tokenizer.ggml.add_bos_token";
+constexpr char kAddEos[] = "tokenizer.ggml.add_eos_token";
 
 // Kinds of tokens that are found in a text before it is split. Only control tokens are left out of
 // what people read.
@@ -113,6 +116,31 @@ absl::StatusOr<Vocabulary> ReadVocabulary(GgufFields& fields) {
   }
   ATELIER_RETURN_IF_ERROR(fields.status());
   return vocabulary;
+}
+
+// What a program that reads tokenizer.json would stumble over, later and without naming the file.
+void CheckMerges(const Vocabulary& vocabulary, GgufFields& fields) {
+  if (!fields.Has(kMerges)) {
+    fields.Fail(absl::InvalidArgumentError(
+        absl::StrCat(fields.file(), ": the metadata lack ", kMerges, ", which gpt2 needs")));
+  }
+  const absl::flat_hash_set<absl::string_view> known(vocabulary.tokens.begin(),
+                                                     vocabulary.tokens.end());
+  for (const std::string& merge : vocabulary.merges) {
+    const std::vector<absl::string_view> parts = absl::StrSplit(merge, ' ');
+    if (parts.size() == 2 && known.contains(parts[0]) && known.contains(parts[1]) &&
+        known.contains(absl::StrCat(parts[0], parts[1]))) {
+      continue;
+    }
+    fields.Refuse(kMerges, absl::StrCat("holds ", Quoted(merge), ": no two tokens of ", kTokens,
+                                        " that make a third"));
+    return;
+  }
+}
+
+void RefuseWhatFilesCannotSay(GgufFields& fields) {
+  if (!fields.Bool(kAddEos, false)) return;
+  fields.Refuse(kAddEos, "is not supported by this build", absl::StatusCode::kUnimplemented);
 }
 
 bool IsAdded(int64_t type) { return type == kControl || type == kUserDefined; }
@@ -223,13 +251,7 @@ json TokenizerConfigJson(const Vocabulary& vocabulary, GgufFields& fields) {
 
 // A gateway takes the tokens off the end of an answer that this file names, and no others.
 json GenerationConfigJson(const Vocabulary& vocabulary, GgufFields& fields) {
-  json stops = json::array();
-  for (const char* key : {"tokenizer.ggml.eos_token_id", "tokenizer.ggml.eot_token_id",
-                          "tokenizer.ggml.eom_token_id"}) {
-    const std::optional<int64_t> id = TokenId(key, vocabulary, fields);
-    if (id && std::find(stops.begin(), stops.end(), *id) == stops.end()) stops.push_back(*id);
-  }
-  json config = {{"eos_token_id", stops}};
+  json config = {{"eos_token_id", GgufStopIds(fields)}};
   const std::optional<int64_t> bos = TokenId("tokenizer.ggml.bos_token_id", vocabulary, fields);
   if (bos) config["bos_token_id"] = *bos;
   return config;
@@ -259,6 +281,8 @@ absl::StatusOr<TokenizerFiles> ReadGgufTokenizer(const GgufMetadata& metadata) {
   const json config = TokenizerConfigJson(vocabulary, fields);
   const json generation = GenerationConfigJson(vocabulary, fields);
   const std::optional<int64_t> bos = TokenId("tokenizer.ggml.bos_token_id", vocabulary, fields);
+  RefuseWhatFilesCannotSay(fields);
+  CheckMerges(vocabulary, fields);
   ATELIER_RETURN_IF_ERROR(fields.status());
   const bool adds_bos = config["add_bos_token"].get<bool>();
   TokenizerFiles files;

@@ -5,6 +5,8 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "libs/checkpoint/gguf_set.h"
+#include "libs/model/gguf_config.h"
 #include "libs/testing/status_matchers.h"
 #include "libs/testing/synthetic_gguf.h"
 #include "libs/testing/temp_dir.h"
@@ -25,11 +27,12 @@ const std::vector<int32_t> kTypes = {3, 1, 1, 1, 4, 1};
 class GgufTokenizer : public ::testing::Test {
  protected:
   // A file with the usual tokenizer; `change` is called before anything is added.
-  GgufWriter Usual(const std::string& pre = "qwen2") {
+  GgufWriter Usual(const std::string& pre = "qwen2", const std::vector<std::string>& merges = {}) {
     GgufWriter writer;
     writer.Add("general.architecture", "qwen3moe");
     writer.Add("tokenizer.ggml.model", "gpt2");
     writer.Add("tokenizer.ggml.pre", absl::string_view(pre));
+    writer.Add("tokenizer.ggml.merges", merges);
     return writer;
   }
   absl::StatusOr<TokenizerFiles> Read(const GgufWriter& writer) {
@@ -40,10 +43,9 @@ class GgufTokenizer : public ::testing::Test {
 };
 
 TEST_F(GgufTokenizer, BecomesHuggingFacesFiles) {
-  GgufWriter writer = Usual();
+  GgufWriter writer = Usual("qwen2", {"a b"});
   writer.Add("tokenizer.ggml.tokens", kTokens);
   writer.Add("tokenizer.ggml.token_type", kTypes);
-  writer.Add("tokenizer.ggml.merges", std::vector<std::string>{"a b"});
   writer.Add("tokenizer.ggml.eos_token_id", 0);
   writer.Add("tokenizer.chat_template", "{{ messages }}");
   ATELIER_ASSERT_OK_AND_ASSIGN(const TokenizerFiles files, Read(writer));
@@ -78,6 +80,42 @@ TEST_F(GgufTokenizer, NamesEveryStopTokenOnce) {
   ATELIER_ASSERT_OK_AND_ASSIGN(const TokenizerFiles files, Read(writer));
   const json config = json::parse(files.at("generation_config.json"));
   EXPECT_EQ(config["eos_token_id"], json({3, 4}));
+}
+
+// Converters of Qwen and Llama write one of both, and a text that only stops at that runs on.
+TEST_F(GgufTokenizer, EndsAtControlTokensWithTheNamesOfEndsToo) {
+  for (const char* end_of_turn : {"<|im_end|>", "<|eot_id|>"}) {
+    GgufWriter writer = Usual();
+    writer.Add("tokenizer.ggml.tokens",
+               std::vector<std::string>{"a", "<|endoftext|>", end_of_turn, "<|eom_id|>"});
+    writer.Add("tokenizer.ggml.token_type", std::vector<int32_t>{1, 3, 3, 1});
+    writer.Add("tokenizer.ggml.eos_token_id", 1);
+    ATELIER_ASSERT_OK_AND_ASSIGN(const TokenizerFiles files, Read(writer));
+    EXPECT_EQ(json::parse(files.at("generation_config.json"))["eos_token_id"], json({1, 2}));
+    ATELIER_ASSERT_OK_AND_ASSIGN(const GgufSet set, OpenGgufSet(dir_.File("m.gguf")));
+    GgufFields fields(set.metadata());
+    EXPECT_EQ(GgufStopIds(fields), (std::vector<int64_t>{1, 2}));
+  }
+}
+
+TEST_F(GgufTokenizer, RefusesMergesThatNoProgramCouldLoad) {
+  for (const std::string merge : {"a c", "ab", "a  b", "b a", "a b a"}) {
+    GgufWriter writer = Usual("qwen2", {"a b", merge});
+    writer.Add("tokenizer.ggml.tokens", kTokens);
+    EXPECT_THAT(Read(writer),
+                StatusIs(absl::StatusCode::kInvalidArgument,
+                         AllOf(HasSubstr("tokenizer.ggml.merges"), HasSubstr(merge))));
+  }
+  GgufWriter none;
+  none.Add("tokenizer.ggml.model", "gpt2");
+  none.Add("tokenizer.ggml.pre", "qwen2");
+  none.Add("tokenizer.ggml.tokens", kTokens);
+  EXPECT_THAT(Read(none), StatusIs(absl::StatusCode::kInvalidArgument,
+                                   HasSubstr("lack tokenizer.ggml.merges")));
+  GgufWriter ends = Usual();
+  ends.Add("tokenizer.ggml.tokens", kTokens);
+  ends.Add("tokenizer.ggml.add_eos_token", true);
+  EXPECT_THAT(Read(ends), StatusIs(absl::StatusCode::kUnimplemented, HasSubstr("add_eos_token")));
 }
 
 TEST_F(GgufTokenizer, SplitsAsItsPreTokenizerSays) {

@@ -1,6 +1,7 @@
 #include "libs/model/gguf_config.h"
 
 #include <algorithm>
+#include <iterator>
 #include <string>
 
 #include "absl/strings/str_cat.h"
@@ -35,6 +36,11 @@ void RefuseUnsupported(const ModelKeys& key, GgufFields& fields) {
   if (type != "none" && !type.empty()) RefuseUnimplemented(scaling, fields);
   if (fields.Double(key("rope.scale_linear"), {-1e9, 1e9}, 1.0) != 1.0) {
     RefuseUnimplemented(key("rope.scale_linear"), fields);
+  }
+  // Where the type is absent, programs take a factor for linear scaling; 0 = none.
+  const double factor = fields.Double(key("rope.scaling.factor"), {0.0, 1e9}, 1.0);
+  if (!fields.Has(scaling) && factor != 0.0 && factor != 1.0) {
+    RefuseUnimplemented(key("rope.scaling.factor"), fields);
   }
   for (const char* name : {"rope.dimension_sections", "attention.q_lora_rank",
                            "attention.kv_lora_rank", "attention.key_length_mla",
@@ -117,15 +123,13 @@ int ReadNumLayers(const ModelKeys& key, GgufFields& fields) {
 
 int64_t TokenId(const char* key, GgufFields& fields) { return fields.Int(key, {0, INT32_MAX}, -1); }
 
-// Chat models end a turn with another token than a text.
-std::vector<int64_t> StopIds(GgufFields& fields) {
-  std::vector<int64_t> ids;
-  for (const char* key : {"tokenizer.ggml.eos_token_id", "tokenizer.ggml.eot_token_id",
-                          "tokenizer.ggml.eom_token_id"}) {
-    const int64_t id = TokenId(key, fields);
-    if (id >= 0 && std::find(ids.begin(), ids.end(), id) == ids.end()) ids.push_back(id);
-  }
-  return ids;
+// Not <|end|>: some models end each part of an answer with it.
+constexpr absl::string_view kNamesOfEnds[] = {
+    "<|endoftext|>", "<|end_of_text|>", "<|im_end|>", "<|eot_id|>", "<|eom_id|>", "<end_of_turn>"};
+constexpr int64_t kControlToken = 3;  // in tokenizer.ggml.token_type
+
+void AddOnce(int64_t id, std::vector<int64_t>& ids) {
+  if (id >= 0 && std::find(ids.begin(), ids.end(), id) == ids.end()) ids.push_back(id);
 }
 
 ModelConfig ReadConfig(const Architecture& row, const GgufTensorFacts& facts, GgufFields& fields) {
@@ -149,13 +153,33 @@ ModelConfig ReadConfig(const Architecture& row, const GgufTensorFacts& facts, Gg
     config.dense_intermediate_size =
         fields.RequireInt(key("feed_forward_length"), {1, kMaxIntermediateSize});
   }
-  config.eos_token_ids = StopIds(fields);
+  config.eos_token_ids = GgufStopIds(fields);
   config.bos_token_id = TokenId("tokenizer.ggml.bos_token_id", fields);
   config.pad_token_id = TokenId("tokenizer.ggml.padding_token_id", fields);
   return config;
 }
 
 }  // namespace
+
+std::vector<int64_t> GgufStopIds(GgufFields& fields) {
+  std::vector<int64_t> ids;
+  for (const char* key : {"tokenizer.ggml.eos_token_id", "tokenizer.ggml.eot_token_id",
+                          "tokenizer.ggml.eom_token_id"}) {
+    AddOnce(TokenId(key, fields), ids);
+  }
+  const GgufValue* tokens = fields.Array("tokenizer.ggml.tokens", GgufValueType::kString);
+  const GgufValue* types = fields.Array("tokenizer.ggml.token_type", GgufValueType::kI32);
+  if (tokens == nullptr || types == nullptr) return ids;
+  GgufArrayReader texts(*tokens), kinds(*types);
+  for (int64_t id = 0; !texts.done() && !kinds.done(); ++id) {
+    const absl::string_view text = texts.Next().text;
+    if (kinds.Next().integer != kControlToken) continue;
+    const bool ends =
+        std::find(std::begin(kNamesOfEnds), std::end(kNamesOfEnds), text) != std::end(kNamesOfEnds);
+    if (ends) AddOnce(id, ids);
+  }
+  return ids;
+}
 
 absl::StatusOr<ModelConfig> ParseGgufConfig(const GgufMetadata& metadata,
                                             const GgufTensorFacts& facts) {

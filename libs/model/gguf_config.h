@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "libs/model/gguf_metadata.h"
@@ -22,5 +23,10 @@ struct GgufTensorFacts {
 // architectures it can.
 absl::StatusOr<ModelConfig> ParseGgufConfig(const GgufMetadata& metadata,
                                             const GgufTensorFacts& facts);
+
+// Every token that ends an answer: those that the metadata name, then the vocabulary's control
+// tokens with the usual names of an end, since chat models end a turn with another token than a
+// text and converters write one of both. Errors go to `fields`.
+std::vector<int64_t> GgufStopIds(GgufFields& fields);
 
 }  // namespace atelier

@@ -88,6 +88,7 @@ class GgufFields {
 
   explicit GgufFields(const GgufMetadata& metadata) : metadata_(metadata) {}
 
+  const std::string& file() const { return metadata_.file; }
   bool Has(absl::string_view key) const { return metadata_.Find(key) != nullptr; }
   // Of any integer type. An array, which some keys may have per layer, must hold equal elements.
   int RequireInt(absl::string_view key, IntRange range);
