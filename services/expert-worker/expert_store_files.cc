@@ -1,5 +1,6 @@
 #include "services/expert-worker/expert_store_files.h"
 
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -140,19 +141,33 @@ absl::StatusOr<std::optional<PackedFile>> ExpertStoreFiles::Find(const NeededFil
   return std::optional<PackedFile>();
 }
 
+namespace {
+
+// What a file that is being made, or that a killed process left, takes of the disk already.
+int64_t UnfinishedBytes(const std::string& directory, const PackedKey& key) {
+  struct stat info = {};
+  const std::string path = PartialName(absl::StrCat(directory, "/", key.FileName()));
+  if (::stat(path.c_str(), &info) != 0 || !S_ISREG(info.st_mode)) return 0;
+  return std::min<int64_t>(info.st_blocks * 512, static_cast<int64_t>(key.file_bytes()));
+}
+
+}  // namespace
+
 absl::StatusOr<int64_t> ExpertStoreFiles::CheckRoom(const std::vector<NeededFile>& needs) {
-  int64_t missing = 0;
+  int64_t missing = 0, unfinished = 0;
   for (const NeededFile& need : needs) {
     ATELIER_ASSIGN_OR_RETURN(const std::optional<PackedFile> found,
                              Find(need, DownPanels::kTogether));
-    if (!found) missing += static_cast<int64_t>(need.key.file_bytes());
+    if (found) continue;
+    missing += static_cast<int64_t>(need.key.file_bytes());
+    unfinished += UnfinishedBytes(directory_, need.key);
   }
   ATELIER_ASSIGN_OR_RETURN(const FileSystemInfo info, InspectFileSystem(store_directory_));
   // What cannot be written says so itself, where it is tried.
   if (::access(store_directory_.c_str(), W_OK) != 0) return missing;
-  if (!info.free_bytes || missing <= *info.free_bytes) return missing;
+  if (!info.free_bytes || missing <= *info.free_bytes + unfinished) return missing;
   return absl::ResourceExhaustedError(
-      absl::StrCat("--store-dir=", store_directory_, ": packed weights of ", missing,
+      absl::StrCat("--store-dir=", store_directory_, ": packed weights of ", missing - unfinished,
                    " bytes are still to be written and ", *info.free_bytes, " bytes are free"));
 }
 

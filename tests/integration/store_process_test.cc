@@ -195,5 +195,29 @@ TEST_F(StoreProcessTest, ADiskTooSmallIsNoticedBeforeTheFirstFile) {
   ::umount2(store.c_str(), MNT_DETACH);
 }
 
+// What a killed process left of the last file is begun anew, so its place on the disk is free.
+TEST_F(StoreProcessTest, AnUnfinishedFileDoesNotFillTheDiskForItsSuccessor) {
+  const std::string store = dir_.File("tight");
+  std::filesystem::create_directory(store);
+  if (::mount("none", store.c_str(), "tmpfs", 0, "size=1g") != 0) {
+    GTEST_SKIP() << "only root may mount";
+  }
+  Start(store, {})->Answer();
+  uintmax_t used = 0;
+  std::string last;
+  for (const auto& entry : std::filesystem::recursive_directory_iterator(store)) {
+    if (!entry.is_regular_file()) continue;
+    used += entry.file_size();
+    last = entry.path();
+  }
+  std::filesystem::rename(last, last + ".partial");
+  const std::string size = absl::StrCat("size=", used + 65536);
+  ASSERT_EQ(::mount("none", store.c_str(), "tmpfs", MS_REMOUNT, size.c_str()), 0);
+  auto again = Start(store, {});
+  EXPECT_NE(again->Answer(), "");
+  EXPECT_EQ(again->NumPacked(), 1u);
+  ::umount2(store.c_str(), MNT_DETACH);
+}
+
 }  // namespace
 }  // namespace atelier
