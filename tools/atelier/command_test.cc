@@ -29,6 +29,13 @@ TEST(AtelierTool, ExplainsItself) {
   EXPECT_THAT(unknown.output, AllOf(HasSubstr("no command \"docter\""), HasSubstr("usage:")));
 }
 
+TEST(AtelierTool, FailsWhenItsOutputIsLost) {
+  const Outcome lost =
+      testing::RunProgram({"/bin/sh", "-c", std::string(ATELIER_BINARY) + " matrix > /dev/full"});
+  EXPECT_EQ(lost.status, 1);
+  EXPECT_THAT(lost.output, HasSubstr("cannot be written"));
+}
+
 TEST(AtelierDoctor, SaysHowThisMachineIs) {
   const Outcome outcome = Atelier({"doctor", "--measure=1ms", "--measure-memory=16MiB"});
   EXPECT_EQ(outcome.status, 0) << outcome.output;

@@ -53,4 +53,9 @@ int Run(int argc, const char* const* argv) {
 }  // namespace
 }  // namespace atelier
 
-int main(int argc, char** argv) { return atelier::Run(argc, argv); }
+int main(int argc, char** argv) {
+  const int status = atelier::Run(argc, argv);
+  if (std::cout.flush()) return status;
+  std::cerr << "atelier: standard output cannot be written: is its disk full?\n";
+  return status == 0 ? 1 : status;
+}
