@@ -124,8 +124,8 @@ int ReadNumLayers(const ModelKeys& key, GgufFields& fields) {
 int64_t TokenId(const char* key, GgufFields& fields) { return fields.Int(key, {0, INT32_MAX}, -1); }
 
 // Not <|end|>: some models end each part of an answer with it.
-constexpr absl::string_view kNamesOfEnds[] = {
-    "<|endoftext|>", "<|end_of_text|>", "<|im_end|>", "<|eot_id|>", "<|eom_id|>", "<end_of_turn>"};
+constexpr absl::string_view kNamesOfEnds[] = {"<|endoftext|>", "<|end_of_text|>", "<|im_end|>",
+                                              "<|eot_id|>",    "<|eom_id|>",      "<end_of_turn>"};
 constexpr int64_t kControlToken = 3;  // in tokenizer.ggml.token_type
 
 void AddOnce(int64_t id, std::vector<int64_t>& ids) {
