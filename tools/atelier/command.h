@@ -1,5 +1,6 @@
 #pragma once
 
+#include <string>
 #include <vector>
 
 #include "absl/strings/string_view.h"
@@ -14,6 +15,9 @@ struct Command {
   // argv[0] is the command's name; the result is the exit status.
   int (*run)(int argc, const char* const* argv);
 };
+
+// The path or URL before the flags, taken out of them; empty = none.
+std::string TakeOperand(std::vector<const char*>& arguments);
 
 int RunDoctor(int argc, const char* const* argv);
 int RunFetch(int argc, const char* const* argv);

@@ -9,38 +9,27 @@
 #include <utility>
 #include <vector>
 
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "libs/base/clock.h"
 #include "libs/base/command_line.h"
 #include "libs/base/status_macros.h"
 #include "libs/checkpoint/checkpoint.h"
-#include "libs/checkpoint/mapped_file.h"
-#include "libs/model/shard.h"
 #include "tools/atelier/command.h"
 #include "tools/atelier/fetch/checkpoint_fetcher.h"
 #include "tools/atelier/fetch/web_flags.h"
-#include "tools/atelier/role_bytes.h"
+#include "tools/atelier/role_flags.h"
 #include "tools/atelier/terminal_progress.h"
 
 namespace atelier {
 namespace {
 
-constexpr size_t kMaxSkipFileBytes = size_t{4} << 20;
-
 struct FetchFlags {
   std::string url;
-  std::string role;
-  std::string shard_slice = "0/1";
-  std::string experts;
-  std::string skip_experts;
+  RoleFlags role;
   std::string dir;
   int64_t max_gap = int64_t{256} << 10;
   WebFlags web;
-
-  bool frontend() const { return role != "worker"; }
-  bool worker() const { return role != "frontend"; }
 };
 
 constexpr char kUsage[] =
@@ -67,43 +56,38 @@ constexpr char kUsage[] =
     "exit status: 0 all that the role needs is there, 1 it is not (with the reason; what has come\n"
     "is kept), 2 bad usage.";
 
+FlagSection WhatSection(FetchFlags* flags) {
+  FlagSection section{
+      "What", RoleFlagSpecs("What will run on the files; all = a frontend and the worker that the "
+                            "flags below say. Required.",
+                            &flags->role)};
+  section.flags.push_back(StringFlag(
+      "dir", "FOLDER",
+      "Where the files go; created if its parent exists. Default: the model's name.", &flags->dir));
+  return section;
+}
+
 FlagTable TableOf(FetchFlags* flags) {
-  FlagTable table(
+  return FlagTable(
       kUsage,
-      {{"What",
-        {ChoiceFlag("role", {"frontend", "worker", "all"},
-                    "What will run on the files; all = a frontend and the worker that the flags "
-                    "below say. Required.",
-                    &flags->role),
-         StringFlag("shard-slice", "I/N", "As the worker's.", &flags->shard_slice),
-         StringFlag("experts", "A-B", "As the worker's: only these, both included. Default: all.",
-                    &flags->experts),
-         StringFlag("skip-experts", "FILE", "As the worker's: not the experts that it names.",
-                    &flags->skip_experts),
-         StringFlag("dir", "FOLDER",
-                    "Where the files go; created if its parent exists. Default: the model's name.",
-                    &flags->dir)}},
+      {WhatSection(flags),
        {"How",
         {BytesFlag("max-gap",
                    "Ranges that are closer together come by one request, with what is between "
                    "them.",
                    &flags->max_gap)}},
        WebFlagSection(&flags->web)});
-  return table;
 }
 
 absl::Status Validate(const FetchFlags& flags) {
   if (flags.url.empty()) {
     return absl::InvalidArgumentError("URL is missing: atelier fetch URL --role=ROLE");
   }
-  if (flags.role.empty()) {
+  if (flags.role.role.empty()) {
     return absl::InvalidArgumentError("--role is required: frontend, worker or all");
   }
   ATELIER_RETURN_IF_ERROR(ParseRemoteSource(flags.url, flags.web.hub).status());
-  ATELIER_RETURN_IF_ERROR(
-      NameFlags(ParseSlice(flags.shard_slice).status(), {{"", "--shard-slice: "}}));
-  if (flags.experts.empty()) return absl::OkStatus();
-  return NameFlags(ParseExpertRange(flags.experts).status(), {{"", "--experts: "}});
+  return ValidateRole(flags.role);
 }
 
 // Two fetches into one folder would write each other's journals.
@@ -134,38 +118,15 @@ class FolderLock {
   int fd_ = -1;
 };
 
-absl::StatusOr<ShardSpec> ShardOf(const FetchFlags& flags, const ModelConfig& config) {
-  ATELIER_ASSIGN_OR_RETURN(const SliceSpec slice, ParseSlice(flags.shard_slice));
-  ShardSpec shard{{}, 0, config.moe.num_experts, slice.index, slice.count};
-  if (flags.experts.empty()) return shard;
-  ATELIER_ASSIGN_OR_RETURN(const ExpertRange experts, ParseExpertRange(flags.experts));
-  shard.expert_begin = experts.begin;
-  shard.expert_end = experts.end;
-  return shard;
-}
-
-absl::StatusOr<SkippedExperts> SkippedOf(const FetchFlags& flags, const ModelConfig& config) {
-  if (flags.skip_experts.empty()) return SkippedExperts();
-  ATELIER_ASSIGN_OR_RETURN(const MappedFile file,
-                           MappedFile::OpenSmall(flags.skip_experts, kMaxSkipFileBytes));
-  return SkippedExperts::Parse(file.text(), config);
-}
-
-absl::StatusOr<FileBytes> WantedBytes(const FetchFlags& flags, const Checkpoint& checkpoint) {
+absl::StatusOr<FileBytes> WantedBytes(const RoleFlags& role, const Checkpoint& checkpoint) {
   FileBytes wanted;
-  if (flags.frontend()) {
-    ATELIER_ASSIGN_OR_RETURN(const FileBytes bytes, BytesOfFrontend(checkpoint));
+  if (role.frontend()) {
+    ATELIER_ASSIGN_OR_RETURN(wanted, BytesOfFrontend(checkpoint));
+  }
+  if (role.worker()) {
+    ATELIER_ASSIGN_OR_RETURN(const FileBytes bytes, BytesOfWorker(role, checkpoint));
     Add(bytes, wanted);
   }
-  if (!flags.worker()) return wanted;
-  ATELIER_RETURN_IF_ERROR(VerifyTensors(checkpoint, Role::kWorker));
-  const absl::StatusOr<SkippedExperts> skipped = SkippedOf(flags, checkpoint.config());
-  ATELIER_RETURN_IF_ERROR(NameFlags(skipped.status(), {{"", "--skip-experts: "}}));
-  ATELIER_ASSIGN_OR_RETURN(const ShardSpec shard, ShardOf(flags, checkpoint.config()));
-  const absl::StatusOr<FileBytes> bytes = BytesOfWorker(checkpoint, shard, *skipped);
-  ATELIER_RETURN_IF_ERROR(
-      NameFlags(bytes.status(), {{"experts ", "--experts="}, {"slice ", "--shard-slice="}}));
-  Add(*bytes, wanted);
   return wanted;
 }
 
@@ -181,7 +142,7 @@ absl::Status Fetch(const FetchFlags& flags) {
   FetcherOptions options;
   ATELIER_ASSIGN_OR_RETURN(options.source, ParseRemoteSource(flags.url, flags.web.hub));
   options.directory = flags.dir.empty() ? options.source.name : flags.dir;
-  options.tokenizer = flags.frontend();
+  options.tokenizer = flags.role.frontend();
   options.max_gap = static_cast<uint64_t>(flags.max_gap);
   ApplyWebFlags(flags.web, options);
   ATELIER_ASSIGN_OR_RETURN(const FolderLock lock, FolderLock::Take(options.directory));
@@ -196,9 +157,9 @@ absl::Status Fetch(const FetchFlags& flags) {
   ATELIER_RETURN_IF_ERROR(fetcher.FetchHeaders());
   for (const std::string& note : fetcher.notes()) std::cout << note << "\n";
   ATELIER_ASSIGN_OR_RETURN(const auto checkpoint, Checkpoint::Open(fetcher.checkpoint_path()));
-  ATELIER_ASSIGN_OR_RETURN(const FileBytes wanted, WantedBytes(flags, *checkpoint));
+  ATELIER_ASSIGN_OR_RETURN(const FileBytes wanted, WantedBytes(flags.role, *checkpoint));
   ATELIER_ASSIGN_OR_RETURN(const FetchTotals totals, fetcher.Missing(wanted));
-  std::cout << fetcher.checkpoint_path() << ": " << flags.role << " needs "
+  std::cout << fetcher.checkpoint_path() << ": " << flags.role.role << " needs "
             << ForPeople(totals.wanted) << " of " << ForPeople(PublishedBytes(*checkpoint)) << "; "
             << ForPeople(totals.missing) << " to be fetched" << std::endl;
   TerminalProgress shown(static_cast<int64_t>(totals.missing), clock);
@@ -218,10 +179,7 @@ int RunFetch(int argc, const char* const* argv) {
   FetchFlags flags;
   const FlagTable table = TableOf(&flags);
   std::vector<const char*> arguments(argv, argv + argc);
-  if (argc > 1 && !absl::StartsWith(argv[1], "-")) {
-    flags.url = argv[1];
-    arguments.erase(arguments.begin() + 1);
-  }
+  flags.url = TakeOperand(arguments);
   if (const auto status =
           AnswerCommandLine("atelier fetch", table, static_cast<int>(arguments.size()),
                             arguments.data(), [&flags] { return Validate(flags); })) {

@@ -140,6 +140,16 @@ absl::Status PlanFrontend(const InspectOptions& options, Inspection& inspection)
 
 }  // namespace
 
+RoleNeeds NeedsOf(std::string role, const Checkpoint& checkpoint, const FileBytes& bytes) {
+  RoleNeeds needs{std::move(role), {}};
+  for (const CheckpointFile& file : checkpoint.Files()) {
+    const auto found = bytes.find(file.name);
+    if (found == bytes.end()) continue;
+    needs.files.push_back({file.name, file.bytes.size(), found->second});
+  }
+  return needs;
+}
+
 absl::StatusOr<Inspection> Inspect(const Checkpoint& checkpoint, const InspectOptions& options) {
   Inspection inspection;
   inspection.path = checkpoint.directory();

@@ -10,6 +10,7 @@
 #include "libs/checkpoint/checkpoint.h"
 #include "libs/model/dtype.h"
 #include "services/expert-worker/shard_plan.h"
+#include "tools/atelier/role_bytes.h"
 
 namespace atelier {
 
@@ -44,6 +45,18 @@ struct InspectOptions {
   int64_t frontend_memory = 0;                  // what the frontend may take; 0 = not planned
 };
 
+// What one process reads of a file; all of them read its header and the ends of its data.
+struct FileNeed {
+  std::string file;
+  uint64_t file_bytes = 0;
+  ByteRanges ranges;
+};
+struct RoleNeeds {
+  std::string role;  // as `atelier fetch` takes it: "--role=worker --shard-slice=0/2"
+  std::vector<FileNeed> files;
+};
+RoleNeeds NeedsOf(std::string role, const Checkpoint& checkpoint, const FileBytes& bytes);
+
 // What a checkpoint is and what it needs, from its headers alone.
 struct Inspection {
   std::string path;
@@ -61,7 +74,8 @@ struct Inspection {
   std::vector<WorkerMemory> workers;
   int64_t frontend_weight_bytes = 0;  // as it keeps them
   int64_t kv_bytes_per_token = 0;
-  int64_t kv_tokens = 0;  // that fit beside the weights in InspectOptions::frontend_memory
+  int64_t kv_tokens = 0;         // that fit beside the weights in InspectOptions::frontend_memory
+  std::vector<RoleNeeds> needs;  // of the roles that were asked about; Inspect leaves it empty
 };
 
 // INVALID_ARGUMENT for a number of workers or a method that the model cannot be served with (the

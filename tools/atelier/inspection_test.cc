@@ -1,5 +1,8 @@
 #include "tools/atelier/inspection.h"
 
+#include <signal.h>
+
+#include <atomic>
 #include <filesystem>
 #include <memory>
 #include <string>
@@ -11,6 +14,8 @@
 #include "libs/base/clock.h"
 #include "libs/base/log.h"
 #include "libs/numa/node_arena.h"
+#include "libs/testing/child_process.h"
+#include "libs/testing/file_server.h"
 #include "libs/testing/run_program.h"
 #include "libs/testing/status_matchers.h"
 #include "libs/testing/synthetic_checkpoint.h"
@@ -139,10 +144,98 @@ TEST_F(InspectionTest, RefusesBadUsage) {
   EXPECT_EQ(RunInspect({model_->path(), "--workers=0"}).status, 2);
   EXPECT_EQ(RunInspect({model_->path(), "--workers=100"}).status, 2);
   EXPECT_EQ(RunInspect({model_->path(), "--method=int3"}).status, 2);
-  EXPECT_EQ(RunInspect({"https://huggingface.co/x/y"}).status, 2);
+  EXPECT_EQ(RunInspect({"https://huggingface.co/x/y?token=z"}).status, 2);
+  EXPECT_EQ(RunInspect({model_->path(), "--role=gateway"}).status, 2);
+  EXPECT_EQ(RunInspect({model_->path(), "--role=worker", "--shard-slice=2/2"}).status, 2);
+  EXPECT_EQ(RunInspect({model_->path(), "--role=worker", "--shard-slice=0/100"}).status, 2);
+  EXPECT_EQ(RunInspect({model_->path(), "--role=worker", "--experts=0-8"}).status, 2);
+  EXPECT_EQ(RunInspect({model_->path(), "--role=worker", "--skip-experts=/nowhere"}).status, 1);
   const Outcome absent = RunInspect({"/nowhere"});
   EXPECT_EQ(absent.status, 1);
   EXPECT_THAT(absent.output, HasSubstr("/nowhere"));
+  EXPECT_THAT(RunInspect({"org/name"}).output, HasSubstr("hf://org/name"));
+}
+
+// All bytes of a role, and no others: roles add up to the files, where nobody reads twice what is
+// neither a header nor an end of the data.
+TEST_F(InspectionTest, ListsTheBytesOfEachRole) {
+  const Outcome outcome = RunInspect({model_->path(), "--json", "--role=all"});
+  ASSERT_EQ(outcome.status, 0) << outcome.output;
+  const nlohmann::json document = nlohmann::json::parse(outcome.output, nullptr, false);
+  const nlohmann::json& needs = document["needs"];
+  ASSERT_EQ(needs.size(), 2u);
+  EXPECT_EQ(needs[0]["role"], "--role=frontend");
+  EXPECT_EQ(needs[1]["role"], "--role=worker --shard-slice=0/1");
+  ByteRanges all;
+  for (const nlohmann::json& role : needs) {
+    ASSERT_EQ(role["files"].size(), 1u);
+    const nlohmann::json& file = role["files"][0];
+    EXPECT_EQ(file["file"], "model.safetensors");
+    uint64_t bytes = 0;
+    for (const nlohmann::json& range : file["ranges"]) {
+      all.Add({range[0], range[1]});
+      bytes += range[1].get<uint64_t>() - range[0].get<uint64_t>();
+    }
+    EXPECT_EQ(file["needed_bytes"], bytes);
+    EXPECT_LT(bytes, file["file_bytes"]);
+  }
+  const auto size = std::filesystem::file_size(model_->path() + "/model.safetensors");
+  EXPECT_EQ(all.ranges(), (std::vector<ByteRange>{{0, size}}));
+  const Outcome text =
+      RunInspect({model_->path(), "--role=worker", "--shard-slice=1/2", "--experts=2-5"});
+  EXPECT_THAT(text.output, HasSubstr("needs       --role=worker --shard-slice=1/2 --experts=2-5"));
+}
+
+TEST_F(InspectionTest, ReadsHeadersOfAUrlAsOfAFolder) {
+  testing::FileServer server(model_->path());
+  const std::vector<std::string> flags = {"--json", "--role=all", "--workers=2"};
+  const auto inspect = [&flags](const std::string& what) {
+    std::vector<std::string> arguments = flags;
+    arguments.insert(arguments.begin(), what);
+    return RunInspect(arguments);
+  };
+  const Outcome remote = inspect(server.url());
+  EXPECT_EQ(remote.status, 0);
+  nlohmann::json expected = nlohmann::json::parse(inspect(model_->path()).output);
+  expected["path"] = server.url();
+  EXPECT_EQ(nlohmann::json::parse(remote.output, nullptr, false), expected);
+  EXPECT_LT(server.body_bytes(),
+            std::filesystem::file_size(model_->path() + "/model.safetensors") / 8);
+  // As a model of a hub.
+  server.Behave([](const testing::FileServer::Request& request) {
+    return testing::FileServer::Answer{
+        .status = request.path.find("resolve") == std::string::npos ? 0 : 404};
+  });
+  const Outcome absent = RunInspect({"hf://org/name@v1", "--hf-endpoint=" + server.url()});
+  EXPECT_EQ(absent.status, 1);
+  EXPECT_THAT(absent.output, HasSubstr("org/name/resolve/v1/config.json"));
+}
+
+TEST_F(InspectionTest, AnInterruptionLeavesNothing) {
+  testing::FileServer server(model_->path());
+  std::atomic<bool> asked = false;
+  server.Behave([&asked](const testing::FileServer::Request& request) {
+    asked = asked || request.range.has_value();
+    return testing::FileServer::Answer{.pause = request.range ? absl::Milliseconds(100)
+                                                              : absl::ZeroDuration()};
+  });
+  const testing::TempDir dir;
+  testing::ChildProcess process({ATELIER_BINARY, "inspect", server.url()}, dir.File("log"));
+  const std::string name = absl::StrCat("atelier-inspect-", process.pid(), "-");
+  const auto folders = [&name] {
+    int count = 0;
+    for (const std::string parent : {"/dev/shm", "/tmp"}) {
+      for (const auto& entry : std::filesystem::directory_iterator(parent)) {
+        count += entry.path().filename().string().find(name) == 0 ? 1 : 0;
+      }
+    }
+    return count;
+  };
+  ASSERT_TRUE(testing::WaitUntil([&] { return asked.load(); }));
+  EXPECT_EQ(folders(), 1);
+  process.Signal(SIGINT);
+  EXPECT_EQ(process.Wait(), 128 + SIGINT);
+  EXPECT_EQ(folders(), 0);
 }
 
 }  // namespace

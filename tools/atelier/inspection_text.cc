@@ -4,13 +4,10 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "libs/base/flag_table.h"
-#include "nlohmann/json.hpp"
 #include "tools/atelier/inspection.h"
 
 namespace atelier {
 namespace {
-
-using nlohmann::json;
 
 // "134.52 M": parameters for people.
 std::string Millions(int64_t count) {
@@ -110,24 +107,25 @@ void AppendFrontend(std::string& text, const Inspection& inspection) {
                         inspection.kv_tokens);
 }
 
-json RoleJson(const RoleReport& report) {
-  return {{"supported", report.supported.ok()},
-          {"reason", std::string(report.supported.message())},
-          {"file_bytes", report.bytes}};
+void AppendNeed(std::string& text, absl::string_view file, uint64_t needed, uint64_t file_bytes,
+                size_t ranges) {
+  absl::StrAppendFormat(&text, "  %-33s %s of %s in %d ranges\n", file,
+                        FormatBytes(static_cast<int64_t>(needed)),
+                        FormatBytes(static_cast<int64_t>(file_bytes)), ranges);
 }
 
-json ModelJson(const ModelConfig& config) {
-  return {{"model_type", config.model_type},
-          {"architectures", config.architectures},
-          {"num_layers", config.num_layers},
-          {"num_moe_layers", config.num_moe_layers()},
-          {"hidden_size", config.hidden_size},
-          {"vocab_size", config.vocab_size},
-          {"context_length", config.max_position_embeddings},
-          {"num_experts", config.moe.num_experts},
-          {"top_k", config.moe.top_k},
-          {"expert_intermediate_size", config.moe.intermediate_size},
-          {"shared_intermediate_size", config.moe.shared_intermediate_size}};
+void AppendNeeds(std::string& text, const RoleNeeds& needs) {
+  AppendLine(text, "needs", absl::StrCat(needs.role, ", beside config, index and tokenizer:"));
+  uint64_t needed = 0, published = 0;
+  size_t ranges = 0;
+  for (const FileNeed& need : needs.files) {
+    const size_t count = need.ranges.ranges().size();
+    AppendNeed(text, need.file, need.ranges.bytes(), need.file_bytes, count);
+    needed += need.ranges.bytes();
+    published += need.file_bytes;
+    ranges += count;
+  }
+  if (needs.files.size() > 1) AppendNeed(text, "all files", needed, published, ranges);
 }
 
 }  // namespace
@@ -145,47 +143,8 @@ std::string InspectionText(const Inspection& inspection) {
   AppendLayers(text, inspection.layers);
   AppendWorkers(text, inspection);
   AppendFrontend(text, inspection);
+  for (const RoleNeeds& needs : inspection.needs) AppendNeeds(text, needs);
   return text;
-}
-
-std::string InspectionJson(const Inspection& inspection) {
-  json classes = json::array(), layers = json::array(), kernels = json::array(),
-       workers = json::array();
-  for (const TensorClass& c : inspection.classes) {
-    classes.push_back(
-        {{"name", c.name}, {"tensors", c.tensors}, {"bytes", c.bytes}, {"formats", c.bytes_of}});
-  }
-  for (const LayerSize& layer : inspection.layers) {
-    layers.push_back({{"is_moe", layer.is_moe},
-                      {"frontend_bytes", layer.frontend_bytes},
-                      {"expert_bytes", layer.expert_bytes}});
-  }
-  for (const auto& [method, isa] : inspection.kernels) {
-    kernels.push_back({{"method", method}, {"isa", isa}});
-  }
-  for (const WorkerMemory& worker : inspection.workers) {
-    workers.push_back(
-        {{"shard_slice", absl::StrCat(worker.slice_index, "/", inspection.workers.size())},
-         {"weight_bytes", worker.weight_bytes}});
-  }
-  const json document = {
-      {"path", inspection.path},
-      {"digest", inspection.digest},
-      {"model", ModelJson(inspection.config)},
-      {"parameters", inspection.parameters},
-      {"active_parameters", inspection.active_parameters},
-      {"tensors", classes},
-      {"layers", layers},
-      {"roles",
-       {{"frontend", RoleJson(inspection.frontend)}, {"worker", RoleJson(inspection.worker)}}},
-      {"methods", inspection.methods},
-      {"kernels", kernels},
-      {"workers", workers},
-      {"frontend",
-       {{"weight_bytes", inspection.frontend_weight_bytes},
-        {"kv_bytes_per_token", inspection.kv_bytes_per_token},
-        {"kv_tokens", inspection.kv_tokens}}}};
-  return document.dump(2, ' ', false, json::error_handler_t::replace) + "\n";
 }
 
 }  // namespace atelier

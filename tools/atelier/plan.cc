@@ -212,10 +212,7 @@ int RunPlan(int argc, const char* const* argv) {
   PlanFlags flags;
   const FlagTable table = TableOf(&flags);
   std::vector<const char*> arguments(argv, argv + argc);
-  if (argc > 1 && !absl::StartsWith(argv[1], "-")) {
-    flags.path = argv[1];
-    arguments.erase(arguments.begin() + 1);
-  }
+  flags.path = TakeOperand(arguments);
   if (const auto status =
           AnswerCommandLine("atelier plan", table, static_cast<int>(arguments.size()),
                             arguments.data(), [&flags] { return Validate(flags); })) {

@@ -76,14 +76,19 @@ FileBytes BytesOfDigest(const Checkpoint& checkpoint) {
   return bytes;
 }
 
+FileBytes BytesOfTensors(const Checkpoint& checkpoint, const std::vector<TensorView>& tensors) {
+  PlaceFinder places(checkpoint);
+  for (const TensorView& tensor : tensors) places.Add(tensor.data);
+  return places.Take();
+}
+
 absl::StatusOr<FileBytes> BytesOfFrontend(const Checkpoint& checkpoint) {
   ATELIER_RETURN_IF_ERROR(VerifyTensors(checkpoint, Role::kFrontend));
-  PlaceFinder places(checkpoint);
+  std::vector<TensorView> tensors;
   for (const PromisedTensor& promised : FrontendTensors(checkpoint.config())) {
-    ATELIER_ASSIGN_OR_RETURN(const TensorView tensor, checkpoint.Find(promised.name));
-    places.Add(tensor.data);
+    ATELIER_ASSIGN_OR_RETURN(tensors.emplace_back(), checkpoint.Find(promised.name));
   }
-  return places.Take();
+  return BytesOfTensors(checkpoint, tensors);
 }
 
 absl::StatusOr<FileBytes> BytesOfWorker(const Checkpoint& checkpoint, const ShardSpec& shard,

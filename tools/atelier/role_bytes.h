@@ -2,6 +2,7 @@
 
 #include <map>
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "libs/checkpoint/byte_ranges.h"
@@ -16,6 +17,8 @@ using FileBytes = std::map<std::string, ByteRanges>;
 
 // What every process reads of a checkpoint's files: headers and the ends of the data.
 FileBytes BytesOfDigest(const Checkpoint& checkpoint);
+// And the data of these tensors.
+FileBytes BytesOfTensors(const Checkpoint& checkpoint, const std::vector<TensorView>& tensors);
 // What a frontend reads: all tensors but the routed experts. Errors as VerifyTensors'.
 absl::StatusOr<FileBytes> BytesOfFrontend(const Checkpoint& checkpoint);
 // What a worker reads to hold `shard`: of gate and up the slice's rows; of down, whose slice is a

@@ -1,0 +1,64 @@
+#include "tools/atelier/role_flags.h"
+
+#include <utility>
+
+#include "libs/base/command_line.h"
+#include "libs/base/status_macros.h"
+#include "libs/checkpoint/mapped_file.h"
+#include "libs/model/shard.h"
+
+namespace atelier {
+namespace {
+
+constexpr size_t kMaxSkipFileBytes = size_t{4} << 20;
+
+absl::StatusOr<SkippedExperts> ReadSkipped(const std::string& path, const ModelConfig& config) {
+  ATELIER_ASSIGN_OR_RETURN(const MappedFile file, MappedFile::OpenSmall(path, kMaxSkipFileBytes));
+  return SkippedExperts::Parse(file.text(), config);
+}
+
+}  // namespace
+
+std::vector<FlagSpec> RoleFlagSpecs(std::string help, RoleFlags* flags) {
+  return {ChoiceFlag("role", {"frontend", "worker", "all"}, std::move(help), &flags->role),
+          StringFlag("shard-slice", "I/N", "As the worker's.", &flags->shard_slice),
+          StringFlag("experts", "A-B", "As the worker's: only these, both included. Default: all.",
+                     &flags->experts),
+          StringFlag("skip-experts", "FILE", "As the worker's: not the experts that it names.",
+                     &flags->skip_experts)};
+}
+
+absl::Status ValidateRole(const RoleFlags& flags) {
+  ATELIER_RETURN_IF_ERROR(
+      NameFlags(ParseSlice(flags.shard_slice).status(), {{"", "--shard-slice: "}}));
+  if (flags.experts.empty()) return absl::OkStatus();
+  return NameFlags(ParseExpertRange(flags.experts).status(), {{"", "--experts: "}});
+}
+
+absl::StatusOr<SkippedExperts> SkippedOf(const RoleFlags& flags, const ModelConfig& config) {
+  if (flags.skip_experts.empty()) return SkippedExperts();
+  absl::StatusOr<SkippedExperts> skipped = ReadSkipped(flags.skip_experts, config);
+  if (!skipped.ok()) return NameFlags(skipped.status(), {{"", "--skip-experts: "}});
+  return skipped;
+}
+
+ShardSpec ShardOf(const RoleFlags& flags, const ModelConfig& config) {
+  const SliceSpec slice = ParseSlice(flags.shard_slice).value();
+  ShardSpec shard{{}, 0, config.moe.num_experts, slice.index, slice.count};
+  if (flags.experts.empty()) return shard;
+  const ExpertRange experts = ParseExpertRange(flags.experts).value();
+  shard.expert_begin = experts.begin;
+  shard.expert_end = experts.end;
+  return shard;
+}
+
+absl::StatusOr<FileBytes> BytesOfWorker(const RoleFlags& flags, const Checkpoint& checkpoint) {
+  ATELIER_RETURN_IF_ERROR(VerifyTensors(checkpoint, Role::kWorker));
+  ATELIER_ASSIGN_OR_RETURN(const SkippedExperts skipped, SkippedOf(flags, checkpoint.config()));
+  absl::StatusOr<FileBytes> bytes =
+      BytesOfWorker(checkpoint, ShardOf(flags, checkpoint.config()), skipped);
+  if (bytes.ok()) return bytes;
+  return NameFlags(bytes.status(), {{"experts ", "--experts="}, {"slice ", "--shard-slice="}});
+}
+
+}  // namespace atelier
