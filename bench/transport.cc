@@ -19,6 +19,7 @@
 #include "absl/synchronization/notification.h"
 #include "bench/support/ping_pong.h"
 #include "libs/base/command_line.h"
+#include "libs/base/heap.h"
 #include "libs/base/status_macros.h"
 #include "libs/client/client.h"
 #include "libs/transport/shm_worker_server.h"
@@ -32,6 +33,7 @@ namespace {
 struct Options {
   std::string json;
   std::string only;
+  int tokens = 0;
   bool quick = false;
   absl::Status Validate() const { return absl::OkStatus(); }
 };
@@ -48,6 +50,7 @@ FlagTable Flags(Options* o) {
   return FlagTable(
       kUsage, {{"Run",
                 {SwitchFlag("quick", "A tenth of the round trips.", &o->quick),
+                 IntFlag("tokens", "Of each call; 0 = 1, 8 and 64.", {0, 4096}, &o->tokens),
                  StringFlag("only", "TEXT", "Only the means with TEXT in their names.", &o->only),
                  StringFlag("json", "PATH", "Also writes the results there.", &o->json)}}});
 }
@@ -224,10 +227,15 @@ void Print(const Cell& cell) {
 struct Measurement {
   int hidden = 0;
   int rounds = 0;
-  std::string only;
+  const Options& options;
   std::vector<Cell> cells;
 
-  bool Wanted(const std::string& means) const { return means.find(only) != std::string::npos; }
+  std::vector<int> Tokens() const {
+    return options.tokens > 0 ? std::vector<int>{options.tokens} : std::vector<int>{1, 8, 64};
+  }
+  bool Wanted(const std::string& means) const {
+    return means.find(options.only) != std::string::npos;
+  }
   void Add(std::string means, int tokens, std::vector<double> seconds) {
     cells.push_back(Summarise(std::move(means), hidden, tokens, std::move(seconds)));
     Print(cells.back());
@@ -235,7 +243,7 @@ struct Measurement {
   absl::Status AddCalls(const std::string& means, const std::string& address, Caller&& caller) {
     if (!Wanted(means)) return absl::OkStatus();
     ATELIER_RETURN_IF_ERROR(caller.Connect(address));
-    for (const int tokens : {1, 8, 64}) {
+    for (const int tokens : Tokens()) {
       ATELIER_ASSIGN_OR_RETURN(std::vector<double> seconds, caller.Measure(hidden, tokens, rounds));
       Add(means, tokens, std::move(seconds));
     }
@@ -279,7 +287,7 @@ absl::Status MeasureFloors(Measurement& measurement) {
       {"raw Unix socket", RawWay::kUnixSocket},
       {"raw TCP", RawWay::kTcpSocket}};
   for (const auto& [name, way] : ways) {
-    for (const int tokens : {1, 8, 64}) {
+    for (const int tokens : measurement.Tokens()) {
       if (!measurement.Wanted(name)) continue;
       const size_t bytes =
           static_cast<size_t>(tokens) * static_cast<size_t>(measurement.hidden) * 2;
@@ -318,7 +326,7 @@ absl::Status Run(const Options& options) {
   if (!options.json.empty()) std::ofstream(options.json).close();
   for (const int hidden : {2048, 7168}) {
     ATELIER_RETURN_IF_ERROR(InFreshProcess([&] {
-      Measurement measurement{hidden, rounds, options.only, {}};
+      Measurement measurement{hidden, rounds, options, {}};
       ATELIER_RETURN_IF_ERROR(MeasureFloors(measurement));
       ATELIER_RETURN_IF_ERROR(MeasureTransports(measurement));
       if (options.json.empty()) return absl::OkStatus();
@@ -337,6 +345,7 @@ absl::Status Run(const Options& options) {
 }  // namespace atelier
 
 int main(int argc, char** argv) {
+  atelier::KeepFreedMemory();  // as the services do
   atelier::Options options;
   const atelier::FlagTable flags = atelier::Flags(&options);
   if (const auto status = atelier::AnswerCommandLine("transport", flags, argc, argv,

@@ -1,6 +1,7 @@
 #include <iostream>
 
 #include "libs/base/command_line.h"
+#include "libs/base/heap.h"
 #include "libs/base/ready_file.h"
 #include "libs/base/status_macros.h"
 #include "libs/base/termination.h"
@@ -27,6 +28,7 @@ int PrintCapabilities(const WorkerOptions& options) {
 }  // namespace atelier
 
 int main(int argc, char** argv) {
+  atelier::KeepFreedMemory();
   atelier::TerminationSignals signals;
   atelier::WorkerOptions options;
   const atelier::FlagTable flags = atelier::WorkerFlags(&options);

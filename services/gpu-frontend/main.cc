@@ -6,6 +6,7 @@
 #include "absl/time/clock.h"
 #include "libs/base/clock.h"
 #include "libs/base/command_line.h"
+#include "libs/base/heap.h"
 #include "libs/base/log.h"
 #include "libs/base/ready_file.h"
 #include "libs/base/status_macros.h"
@@ -55,6 +56,7 @@ int Serve(const FrontendOptions& options, TerminationSignals& signals) {
 }  // namespace atelier
 
 int main(int argc, char** argv) {
+  atelier::KeepFreedMemory();
   atelier::TerminationSignals signals;
   atelier::FrontendOptions options;
   const atelier::FlagTable flags = atelier::FrontendFlags(&options);
