@@ -33,6 +33,7 @@ Place PlaceOf(int replica, const ClusterShape& shape) {
 Cluster::Cluster(ClusterSpec spec) : spec_(std::move(spec)) {
   const ClusterShape& shape = spec_.shape;
   std::filesystem::create_directories(File("store"));
+  std::filesystem::create_directories(File("store-of-loner"));
   for (int slice = 0; slice < shape.slices; ++slice) {
     for (int replica = 0; replica < shape.replicas; ++replica) {
       workers_.push_back(std::make_unique<ServiceProcess>(WorkerSpec(slice, replica)));
@@ -58,6 +59,10 @@ int Cluster::WorkerPort(int slice, int replica) const {
   return spec_.base_port + 2 * (slice * spec_.shape.replicas + replica);
 }
 
+std::string Cluster::StoreDir(int slice, int replica) const {
+  return slice == 0 && replica == kLoner ? File("store-of-loner") : File("store");
+}
+
 ServiceSpec Cluster::WorkerSpec(int slice, int replica) const {
   ServiceSpec spec;
   spec.name = WorkerName(slice, replica);
@@ -67,7 +72,7 @@ ServiceSpec Cluster::WorkerSpec(int slice, int replica) const {
                   "--model-path=" + spec_.model,
                   absl::StrCat("--shard-slice=", slice, "/", spec_.shape.slices),
                   "--method=" + method,
-                  "--store-dir=" + File("store"),
+                  "--store-dir=" + StoreDir(slice, replica),
                   "--threads=1",
                   "--no-pin",
                   "--metrics-address=127.0.0.1:0"};

@@ -43,6 +43,9 @@ class Cluster {
   ServiceProcess& worker(int slice, int replica);
   ServiceProcess& frontend(int index) { return *frontends_[static_cast<size_t>(index)]; }
   TcpProxy& proxy(int slice) { return *proxies_[static_cast<size_t>(slice)]; }
+  // A replica of the first slice that shares its packed weights with nobody, and where they are.
+  ServiceProcess& loner() { return worker(0, kLoner); }
+  std::string loner_store_dir() const { return StoreDir(0, kLoner); }
   // The first replica that stands behind the proxy.
   int proxied_replica() const;
   const ClusterShape& shape() const { return spec_.shape; }
@@ -56,6 +59,9 @@ class Cluster {
   std::string FrontendMetrics(int index);
 
  private:
+  static constexpr int kLoner = 1;  // replica
+
+  std::string StoreDir(int slice, int replica) const;
   ServiceSpec WorkerSpec(int slice, int replica) const;
   ServiceSpec FrontendSpec(int index) const;
   std::string WorkerAddress(int slice, int replica) const;

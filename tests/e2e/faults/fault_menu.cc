@@ -45,6 +45,11 @@ constexpr FaultInfo kMenu[] = {
      "a worker is killed and restarted while its host is cut off: old connections are half open"},
     {FaultKind::kOutage, "outage", 2, Needs::kNothing,
      "SIGKILL of all replicas of a shard: requests fail, frontends stay up and recover"},
+    {FaultKind::kNan, "nan", 3, Needs::kBf16,
+     "half of a worker's weights turn to NaN, as by broken memory, for 10 ms to 2 s"},
+    {FaultKind::kScribble, "scribble", 4, Needs::kShm,
+     "epochs, sequences and slot numbers in shared memory are overwritten while their reader is "
+     "stopped"},
 };
 
 }  // namespace
@@ -95,6 +100,11 @@ std::string Obstacle(const FaultInfo& fault, const ClusterShape& shape) {
       return shape.frontends >= 2 ? "" : "it takes two frontends";
     case Needs::kProxy:
       return shape.replicas >= 2 ? "" : "it takes two replicas: the second is behind the proxy";
+    case Needs::kShm:
+      return shape.frontends >= 2 && shape.replicas >= 2 ? "" : "it takes two of each";
+    case Needs::kBf16:
+      if (!shape.bf16) return "it takes weights in bf16, which can be NaN";
+      return shape.replicas >= 2 ? "" : "it takes two replicas";
     case Needs::kLink:
       return shape.link ? "" : "there is no second host";
   }

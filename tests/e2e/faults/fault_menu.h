@@ -31,10 +31,12 @@ enum class FaultKind {
   kPartitionOut,
   kHalfOpen,
   kOutage,
+  kNan,
+  kScribble,
 };
 
 // What a cluster has to have so that a fault can happen in it.
-enum class Needs { kNothing, kTwoSlices, kTwoFrontends, kProxy, kLink };
+enum class Needs { kNothing, kTwoSlices, kTwoFrontends, kProxy, kLink, kShm, kBf16 };
 
 struct FaultInfo {
   FaultKind kind;
@@ -56,6 +58,7 @@ struct ClusterShape {
   int replicas = 3;   // of every slice
   int frontends = 2;  // the first is never killed: what grows is measured there
   bool link = true;   // the last replica of every slice is on a host of its own
+  bool bf16 = true;   // so the first slice keeps its weights
 };
 
 // Processes that get SIGKILL (or crash) in one such fault.

@@ -57,6 +57,7 @@ class Drawer {
       case FaultKind::kPartitionOut:
         return Between(absl::Milliseconds(10), absl::Seconds(5));
       case FaultKind::kRefuse:
+      case FaultKind::kNan:
         return Between(absl::Milliseconds(10), absl::Seconds(2));
       case FaultKind::kSlow:
       case FaultKind::kLoss:
@@ -64,6 +65,8 @@ class Drawer {
       case FaultKind::kDuplicate:
       case FaultKind::kReorder:
         return Between(absl::Milliseconds(300), absl::Seconds(2));
+      case FaultKind::kScribble:
+        return Between(absl::Milliseconds(5), absl::Milliseconds(50));
       default:
         return Between(absl::Milliseconds(1), absl::Milliseconds(300));
     }

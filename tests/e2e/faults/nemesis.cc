@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "libs/base/status_macros.h"
+#include "tests/e2e/faults/broken_memory.h"
 
 namespace atelier::faults {
 namespace {
@@ -58,6 +59,14 @@ absl::Status Nemesis::Do(const PlannedFault& fault) {
       return HalfOpen(fault);
     case FaultKind::kOutage:
       return Outage(fault);
+    case FaultKind::kNan: {
+      ATELIER_ASSIGN_OR_RETURN(const PoisonedWeights poisoned,
+                               PoisonedWeights::Poison(cluster_.loner_store_dir()));
+      absl::SleepFor(fault.lasts);
+      return absl::OkStatus();
+    }
+    case FaultKind::kScribble:
+      return Scribble(fault);
     case FaultKind::kLoss:
     case FaultKind::kDelay:
     case FaultKind::kDuplicate:
@@ -213,6 +222,22 @@ absl::Status Nemesis::Outage(const PlannedFault& fault) {
   const absl::Status healed = cluster_.AwaitHealthy(kHealTimeout);
   excuses_.CloseAll();
   return healed;
+}
+
+// Who reads is stopped, so that what is overwritten has not been read yet.
+absl::Status Nemesis::Scribble(const PlannedFault& fault) {
+  const bool requests = fault.severity < 0.5;
+  ServiceProcess& victim =
+      requests ? cluster_.worker(fault.slice, 0) : cluster_.frontend(fault.frontend);
+  victim.Signal(SIGSTOP);
+  absl::SleepFor(fault.lasts);
+  const absl::StatusOr<int> memories =
+      ScribbleOverCalls(victim.pid(), requests ? ShmSide::kRequests : ShmSide::kReplies,
+                        static_cast<uint64_t>(fault.severity * 0x1p53));
+  victim.Signal(SIGCONT);
+  ATELIER_RETURN_IF_ERROR(memories.status());
+  if (*memories > 0) return absl::OkStatus();
+  return absl::InternalError(absl::StrCat(victim.name(), " shares no memory"));
 }
 
 void Nemesis::Slow(const PlannedFault& fault) {

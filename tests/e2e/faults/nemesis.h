@@ -36,6 +36,7 @@ class Nemesis {
   absl::Status KillFrontend(const PlannedFault& fault);
   absl::Status HalfOpen(const PlannedFault& fault);
   absl::Status Outage(const PlannedFault& fault);
+  absl::Status Scribble(const PlannedFault& fault);
   void Slow(const PlannedFault& fault);
 
   Cluster& cluster_;

@@ -78,7 +78,8 @@ class Run {
     } else {
       no_link_ = isolated.ToString();
     }
-    shape_ = {options_.slices, options_.replicas, options_.frontends, false};
+    shape_ = {options_.slices, options_.replicas, options_.frontends, false,
+              options_.method != "int8"};
     shape_.link = far_ != nullptr && options_.replicas > 1;
     if (far_ != nullptr && !shape_.link) no_link_ = "it takes two replicas";
     isolated_ = isolated.ok();
@@ -212,7 +213,8 @@ class Run {
   std::string FailoverText() {
     const std::string page = cluster_->FrontendMetrics(0);
     std::string text = "frontend-0:";
-    for (const char* what : {"failovers", "hedges", "late_answers", "ejections", "reconnects"}) {
+    for (const char* what :
+         {"failovers", "hedges", "late_answers", "not_finite", "ejections", "reconnects"}) {
       const double sum = MetricSum(page, absl::StrCat("atelier_frontend_worker_", what, "_total"));
       absl::StrAppend(&text, " ", what, "=", static_cast<int64_t>(sum));
     }
