@@ -41,6 +41,8 @@ class Cluster {
   absl::Status AwaitHealthy(absl::Duration timeout);
 
   ServiceProcess& worker(int slice, int replica);
+  // How frontends reach it.
+  std::string WorkerAddress(int slice, int replica) const;
   ServiceProcess& frontend(int index) { return *frontends_[static_cast<size_t>(index)]; }
   TcpProxy& proxy(int slice) { return *proxies_[static_cast<size_t>(slice)]; }
   // A replica of the first slice that shares its packed weights with nobody, and where they are.
@@ -64,7 +66,6 @@ class Cluster {
   std::string StoreDir(int slice, int replica) const;
   ServiceSpec WorkerSpec(int slice, int replica) const;
   ServiceSpec FrontendSpec(int index) const;
-  std::string WorkerAddress(int slice, int replica) const;
   int WorkerPort(int slice, int replica) const;
   std::string File(const std::string& name) const { return spec_.run_dir + "/" + name; }
   // What is not there yet; empty = nothing.

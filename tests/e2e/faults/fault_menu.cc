@@ -50,6 +50,8 @@ constexpr FaultInfo kMenu[] = {
     {FaultKind::kScribble, "scribble", 4, Needs::kShm,
      "epochs, sequences and slot numbers in shared memory are overwritten while their reader is "
      "stopped"},
+    {FaultKind::kFlood, "flood", 3, Needs::kShm,
+     "another client fills its ring and a worker's queue, and goes"},
 };
 
 }  // namespace

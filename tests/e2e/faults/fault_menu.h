@@ -33,6 +33,7 @@ enum class FaultKind {
   kOutage,
   kNan,
   kScribble,
+  kFlood,
 };
 
 // What a cluster has to have so that a fault can happen in it.

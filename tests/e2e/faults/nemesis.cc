@@ -6,6 +6,7 @@
 #include "absl/time/clock.h"
 #include "libs/base/status_macros.h"
 #include "tests/e2e/faults/broken_memory.h"
+#include "tests/e2e/faults/flood.h"
 
 namespace atelier::faults {
 namespace {
@@ -67,6 +68,12 @@ absl::Status Nemesis::Do(const PlannedFault& fault) {
     }
     case FaultKind::kScribble:
       return Scribble(fault);
+    case FaultKind::kFlood: {
+      ATELIER_ASSIGN_OR_RETURN(const std::unique_ptr<Flood> flood,
+                               Flood::Start(cluster_.WorkerAddress(fault.slice, 0)));
+      absl::SleepFor(fault.lasts);
+      return absl::OkStatus();
+    }
     case FaultKind::kLoss:
     case FaultKind::kDelay:
     case FaultKind::kDuplicate:
