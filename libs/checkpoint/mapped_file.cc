@@ -58,10 +58,11 @@ MappedFile::~MappedFile() {
 }
 
 void ReleasePages(absl::Span<const uint8_t> bytes) {
+  if (bytes.empty()) return;
   const auto page = static_cast<uintptr_t>(::sysconf(_SC_PAGESIZE));
   const auto data = reinterpret_cast<uintptr_t>(bytes.data());
-  const uintptr_t begin = RoundUp(data, page), end = (data + bytes.size()) / page * page;
-  if (begin < end) ::madvise(reinterpret_cast<void*>(begin), end - begin, MADV_DONTNEED);
+  const uintptr_t begin = data / page * page, end = RoundUp(data + bytes.size(), page);
+  ::madvise(reinterpret_cast<void*>(begin), end - begin, MADV_DONTNEED);
 }
 
 }  // namespace atelier

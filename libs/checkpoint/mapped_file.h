@@ -36,8 +36,9 @@ class MappedFile {
   size_t size_ = 0;
 };
 
-// Takes whole pages of a mapped file out of this process's memory; they stay in the page cache as
-// long as the kernel likes, and are mapped again when they are used.
+// Takes the pages of a mapped file that hold `bytes` out of this process's memory; they stay in the
+// page cache as long as the kernel likes, and are mapped again when they are used. REQUIRES: no
+// other memory than a mapped file's, which would lose what it holds.
 void ReleasePages(absl::Span<const uint8_t> bytes);
 
 }  // namespace atelier

@@ -87,7 +87,9 @@ void PackPieces(const std::vector<PackedPiece>& pieces, NodeArena& arena) {
   arena.ParallelFor(static_cast<int64_t>(tasks.size()),
                     [&](int64_t i) { Run(tasks[static_cast<size_t>(i)]); });
   // Mapped pages count as this process's memory: all layers' would make twice the weights.
-  for (const PackedPiece& piece : pieces) ReleasePages(piece.matrix.tensor.data);
+  for (const PackedPiece& piece : pieces) {
+    for (const MatrixBytes& bytes : piece.matrix.bytes) ReleasePages(bytes.data);
+  }
 }
 
 SquaredSums PieceError(const PackedPiece& piece) {

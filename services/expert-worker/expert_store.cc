@@ -16,6 +16,7 @@
 #include "services/expert-worker/expert_activation.h"
 #include "services/expert-worker/expert_packing.h"
 #include "services/expert-worker/expert_store_files.h"
+#include "services/expert-worker/memory_plan.h"
 #include "services/expert-worker/shard_plan.h"
 
 namespace atelier {
@@ -70,19 +71,6 @@ struct LoadedShard {
   std::vector<ExpertView> experts;                  // [layer of the shard, expert - expert_begin]
 };
 
-// Packed bytes of the shard's `index`-th layer.
-int64_t HeldLayerBytes(const ShardPlan& plan, const SkippedExperts& skipped, size_t index) {
-  const int held = plan.num_experts() - skipped.Count(plan.spec.layers[index],
-                                                      plan.spec.expert_begin, plan.spec.expert_end);
-  return plan.layer_bytes[index] / plan.num_experts() * held;
-}
-
-int64_t HeldBytes(const ShardPlan& plan, const SkippedExperts& skipped) {
-  int64_t bytes = 0;
-  for (size_t i = 0; i < plan.spec.layers.size(); ++i) bytes += HeldLayerBytes(plan, skipped, i);
-  return bytes;
-}
-
 struct LoadContext {
   const Checkpoint& checkpoint;
   const ExpertStoreOptions& options;
@@ -134,7 +122,7 @@ class PackedExpertStore final : public ExpertStore {
         num_experts_(config.moe.num_experts) {
     for (ShardPlan& plan : plans) {
       specs_.push_back(plan.spec);
-      bytes_ += HeldBytes(plan, skipped) + BiasBytes(plan, config) * plan.num_layers();
+      bytes_ += HeldBytes(plan, skipped, config);
       loaded_.emplace_back(std::move(plan));
     }
   }

@@ -33,6 +33,8 @@ struct InspectFlags {
   std::string path;
   int workers = 1;
   std::string method = "auto";
+  int max_tokens_per_call = WorkerOptions().max_tokens_per_call;
+  int gpu_experts = 0;
   int64_t frontend_memory = 0;
   RoleFlags role;
   WebFlags web;
@@ -53,6 +55,7 @@ constexpr char kUsage[] =
     "examples:\n"
     "  atelier inspect /models/Qwen3-30B-A3B\n"
     "  atelier inspect /models/Qwen3-30B-A3B --workers=2 --method=int8 --frontend-memory=24GiB\n"
+    "  atelier inspect /models/Qwen3-30B-A3B --workers=2 --gpu-experts=16\n"
     "  atelier inspect hf://Qwen/Qwen3-30B-A3B --role=worker --shard-slice=0/2\n"
     "  atelier inspect https://huggingface.co/ORG/NAME/resolve/main/m-Q4_K_M.gguf\n"
     "  atelier inspect /models/GLM-4.5-Air --json | jq '.workers'\n\n"
@@ -67,8 +70,15 @@ FlagTable TableOf(InspectFlags* flags) {
                  &flags->workers),
          ChoiceFlag("method", MethodChoices(), "How they keep them, as expert-worker's.",
                     &flags->method),
+         IntFlag("max-tokens-per-call", "Rows of their largest batch, as expert-worker's.",
+                 {1, 1 << 20}, &flags->max_tokens_per_call),
+         IntFlag("gpu-experts",
+                 "Experts of each layer that frontends compute on their device and workers skip: "
+                 "a plan for frontends of your own, since gpu-frontend computes none itself yet.",
+                 {0, 1 << 20}, &flags->gpu_experts),
          BytesFlag("frontend-memory",
-                   "What the frontend may take; tells how many tokens its KV cache then holds.",
+                   "What the frontend may take; tells what to give it as --kv-cache-bytes, and "
+                   "how many tokens that holds. 0 = with its default.",
                    &flags->frontend_memory)}},
        {"Files",
         RoleFlagSpecs("Whose bytes of the files are listed; all = a frontend's and, apart from "
@@ -86,6 +96,10 @@ absl::Status Validate(const InspectFlags& flags) {
   }
   if (flags.is_remote()) {
     ATELIER_RETURN_IF_ERROR(ParseRemoteSource(flags.path, flags.web.hub).status());
+  }
+  if (flags.gpu_experts > 0 && !flags.role.skip_experts.empty()) {
+    return absl::InvalidArgumentError(
+        "--gpu-experts: give either it, or --skip-experts with the experts themselves");
   }
   return ValidateRole(flags.role);
 }
@@ -124,8 +138,13 @@ absl::Status AddNeeds(const RoleFlags& flags, const Checkpoint& checkpoint,
 }
 
 absl::StatusOr<Inspection> InspectAll(const InspectFlags& flags, const Checkpoint& checkpoint) {
-  const InspectOptions options{flags.workers, ParseMethod(absl::AsciiStrToUpper(flags.method)),
-                               flags.frontend_memory};
+  InspectOptions options;
+  options.workers = flags.workers;
+  options.method = ParseMethod(absl::AsciiStrToUpper(flags.method));
+  options.max_batch_tokens = flags.max_tokens_per_call;
+  ATELIER_ASSIGN_OR_RETURN(options.skipped, SkippedOf(flags.role, checkpoint.config()));
+  options.gpu_experts = flags.gpu_experts;
+  options.frontend_memory = flags.frontend_memory;
   ATELIER_ASSIGN_OR_RETURN(Inspection inspection, Inspect(checkpoint, options));
   inspection.path = flags.path;
   ATELIER_RETURN_IF_ERROR(AddNeeds(flags.role, checkpoint, inspection));

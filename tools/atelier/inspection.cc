@@ -11,7 +11,6 @@
 #include "libs/kernels/cpu_features.h"
 #include "libs/kernels/kernel_table.h"
 #include "services/expert-worker/choose_method.h"
-#include "services/gpu-frontend/graph/memory_plan.h"
 
 namespace atelier {
 namespace {
@@ -100,19 +99,59 @@ absl::Status NameKernels(const LayerMethods& methods, Inspection& inspection) {
   return absl::OkStatus();
 }
 
-absl::Status PlanWorkers(const InspectOptions& options, const LayerMethods& methods,
-                         Inspection& inspection) {
+// The first experts of each layer, which stand for any: all of a layer are alike.
+absl::StatusOr<SkippedExperts> FirstExperts(int count, const ModelConfig& config) {
+  if (count > config.moe.num_experts) {
+    return absl::InvalidArgumentError(absl::StrCat("--gpu-experts=", count, ": the model has ",
+                                                   config.moe.num_experts, " a layer"));
+  }
+  std::string text;
+  for (int layer = 0; layer < config.num_layers; ++layer) {
+    if (!config.is_moe_layer[static_cast<size_t>(layer)]) continue;
+    absl::StrAppend(&text, layer, ": 0-", count - 1, "\n");
+  }
+  return SkippedExperts::Parse(text, config);
+}
+
+absl::StatusOr<std::vector<ShardPlan>> PlanSlice(int index, int count, const LayerMethods& methods,
+                                                 const ModelConfig& config) {
+  const ShardSpec shard{{}, 0, config.moe.num_experts, index, count};
+  absl::StatusOr<std::vector<ShardPlan>> plans = PlanShards(config, {shard}, methods);
+  if (plans.ok()) return plans;
+  return NameFlags(plans.status(), {{"slice ", "--workers: slice "}});
+}
+
+absl::Status PlanWorkers(const Checkpoint& checkpoint, const InspectOptions& options,
+                         const LayerMethods& methods, Inspection& inspection) {
+  inspection.max_batch_tokens = options.max_batch_tokens;
   for (int slice = 0; slice < options.workers; ++slice) {
-    const ShardSpec shard{{}, 0, inspection.config.moe.num_experts, slice, options.workers};
-    const absl::StatusOr<std::vector<ShardPlan>> plans =
-        PlanShards(inspection.config, {shard}, methods);
-    ATELIER_RETURN_IF_ERROR(NameFlags(plans.status(), {{"slice ", "--workers: slice "}}));
-    inspection.workers.push_back({slice, plans->front().bytes()});
+    ATELIER_ASSIGN_OR_RETURN(const std::vector<ShardPlan> plans,
+                             PlanSlice(slice, options.workers, methods, inspection.config));
+    inspection.workers.push_back(
+        PlanWorkerMemory(checkpoint, plans, options.skipped, options.max_batch_tokens));
   }
   return absl::OkStatus();
 }
 
-absl::Status InspectExperts(const Checkpoint& checkpoint, const InspectOptions& options,
+// Experts that move from the workers to the frontend's device.
+absl::Status MoveExperts(const LayerMethods& methods, InspectOptions& options,
+                         Inspection& inspection) {
+  if (options.gpu_experts == 0) return absl::OkStatus();
+  const ModelConfig& config = inspection.config;
+  ATELIER_ASSIGN_OR_RETURN(options.skipped, FirstExperts(options.gpu_experts, config));
+  ATELIER_ASSIGN_OR_RETURN(const std::vector<ShardPlan> whole, PlanSlice(0, 1, methods, config));
+  inspection.frontend_memory.gpu_experts =
+      HeldBytes(whole[0], {}, config) - HeldBytes(whole[0], options.skipped, config);
+  inspection.notes.push_back(
+      absl::StrCat("--gpu-experts=", options.gpu_experts,
+                   " assumes a frontend that computes as many experts of ",
+                   "each layer on its device, and workers that skip them (--skip-experts). "
+                   "gpu-frontend of this ",
+                   "version computes none itself and would be refused their rows"));
+  return absl::OkStatus();
+}
+
+absl::Status InspectExperts(const Checkpoint& checkpoint, InspectOptions options,
                             Inspection& inspection) {
   inspection.worker.supported = VerifyTensors(checkpoint, Role::kWorker);
   if (!inspection.worker.supported.ok()) return absl::OkStatus();
@@ -120,22 +159,8 @@ absl::Status InspectExperts(const Checkpoint& checkpoint, const InspectOptions& 
   ATELIER_RETURN_IF_ERROR(NameFlags(methods.status(), {{"method=", "--method="}}));
   inspection.methods = MethodNames(inspection.config, *methods);
   ATELIER_RETURN_IF_ERROR(NameKernels(*methods, inspection));
-  return PlanWorkers(options, *methods, inspection);
-}
-
-absl::Status PlanFrontend(const InspectOptions& options, Inspection& inspection) {
-  inspection.frontend_weight_bytes = WeightBytes(inspection.config);
-  inspection.kv_bytes_per_token = KvBytesPerToken(inspection.config);
-  if (options.frontend_memory == 0) return absl::OkStatus();
-  const int64_t left = options.frontend_memory - inspection.frontend_weight_bytes;
-  if (left < inspection.kv_bytes_per_token) {
-    return absl::ResourceExhaustedError(
-        absl::StrCat("--frontend-memory=", options.frontend_memory,
-                     ": the frontend's weights take ", inspection.frontend_weight_bytes,
-                     " bytes and each token of its KV cache ", inspection.kv_bytes_per_token));
-  }
-  inspection.kv_tokens = left / inspection.kv_bytes_per_token;
-  return absl::OkStatus();
+  ATELIER_RETURN_IF_ERROR(MoveExperts(*methods, options, inspection));
+  return PlanWorkers(checkpoint, options, *methods, inspection);
 }
 
 }  // namespace
@@ -159,7 +184,9 @@ absl::StatusOr<Inspection> Inspect(const Checkpoint& checkpoint, const InspectOp
   ATELIER_RETURN_IF_ERROR(CountTensors(checkpoint, inspection));
   inspection.frontend.supported = VerifyTensors(checkpoint, Role::kFrontend);
   ATELIER_RETURN_IF_ERROR(InspectExperts(checkpoint, options, inspection));
-  ATELIER_RETURN_IF_ERROR(PlanFrontend(options, inspection));
+  ATELIER_ASSIGN_OR_RETURN(inspection.frontend_memory,
+                           PlanFrontendMemory(checkpoint, options.frontend_memory,
+                                              inspection.frontend_memory.gpu_experts));
   return inspection;
 }
 

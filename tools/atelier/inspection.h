@@ -9,7 +9,10 @@
 #include "absl/status/statusor.h"
 #include "libs/checkpoint/checkpoint.h"
 #include "libs/model/dtype.h"
+#include "services/expert-worker/memory_plan.h"
 #include "services/expert-worker/shard_plan.h"
+#include "services/expert-worker/skipped_experts.h"
+#include "tools/atelier/frontend_memory.h"
 #include "tools/atelier/role_bytes.h"
 
 namespace atelier {
@@ -34,15 +37,13 @@ struct RoleReport {
   int64_t bytes = 0;       // in the files, of the tensors that it reads
 };
 
-struct WorkerMemory {
-  int slice_index = 0;
-  int64_t weight_bytes = 0;
-};
-
 struct InspectOptions {
   int workers = 1;                              // that share the experts, a slice each
   std::optional<Method> method = std::nullopt;  // as --method of the workers; unset = as published
-  int64_t frontend_memory = 0;                  // what the frontend may take; 0 = not planned
+  int max_batch_tokens = 8192;                  // as their --max-tokens-per-call
+  SkippedExperts skipped = {};                  // as their --skip-experts
+  int gpu_experts = 0;          // of each layer that frontends compute themselves, beside `skipped`
+  int64_t frontend_memory = 0;  // what the frontend may take; 0 = its default KV cache
 };
 
 // What one process reads of a file; all of them read its header and the ends of its data.
@@ -71,16 +72,16 @@ struct Inspection {
   std::string methods;                              // how workers keep the experts
   std::vector<std::pair<std::string, std::string>>  // method and the instruction set that
       kernels;                                      // computes it on this machine
-  std::vector<WorkerMemory> workers;
-  int64_t frontend_weight_bytes = 0;  // as it keeps them
-  int64_t kv_bytes_per_token = 0;
-  int64_t kv_tokens = 0;         // that fit beside the weights in InspectOptions::frontend_memory
-  std::vector<RoleNeeds> needs;  // of the roles that were asked about; Inspect leaves it empty
+  std::vector<WorkerMemoryPlan> workers;            // by slice
+  int max_batch_tokens = 0;                         // that they are planned for
+  FrontendMemory frontend_memory;
+  std::vector<std::string> notes;  // on what the plan assumes
+  std::vector<RoleNeeds> needs;    // of the roles that were asked about; Inspect leaves it empty
 };
 
-// INVALID_ARGUMENT for a number of workers or a method that the model cannot be served with (the
-// message begins with the flag), RESOURCE_EXHAUSTED where the frontend's weights alone exceed its
-// memory. What a role cannot serve is no error but in its report.
+// INVALID_ARGUMENT for a number of workers, a method or a number of experts that the model cannot
+// be served with (the message begins with the flag), RESOURCE_EXHAUSTED where the frontend exceeds
+// its memory without a KV cache. What a role cannot serve is no error but in its report.
 absl::StatusOr<Inspection> Inspect(const Checkpoint& checkpoint, const InspectOptions& options);
 
 std::string InspectionText(const Inspection& inspection);

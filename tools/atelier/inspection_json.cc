@@ -27,6 +27,27 @@ json ModelJson(const ModelConfig& config) {
           {"shared_intermediate_size", config.moe.shared_intermediate_size}};
 }
 
+json WorkerJson(const std::string& slice, const WorkerMemoryPlan& memory) {
+  return {{"shard_slice", slice},
+          {"weight_bytes", memory.weights},
+          {"process_bytes", memory.process},
+          {"batch_bytes", memory.batch},
+          {"resident_bytes", memory.Resident()},
+          {"most_bytes", memory.Most()}};
+}
+
+json FrontendJson(const FrontendMemory& memory) {
+  return {{"weight_bytes", memory.weights},
+          {"process_bytes", memory.process},
+          {"workspace_bytes", memory.workspace},
+          {"gpu_expert_bytes", memory.gpu_experts},
+          {"kv_bytes_per_token", memory.kv_bytes_per_token},
+          {"kv_cache_bytes", memory.kv_cache},
+          {"kv_tokens", memory.kv_tokens},
+          {"resident_bytes", memory.Resident()},
+          {"most_bytes", memory.Most()}};
+}
+
 // Ranges as [begin, end): the end is not included.
 json NeedsJson(const RoleNeeds& needs) {
   json files = json::array();
@@ -58,10 +79,9 @@ std::string InspectionJson(const Inspection& inspection) {
   for (const auto& [method, isa] : inspection.kernels) {
     kernels.push_back({{"method", method}, {"isa", isa}});
   }
-  for (const WorkerMemory& worker : inspection.workers) {
+  for (size_t slice = 0; slice < inspection.workers.size(); ++slice) {
     workers.push_back(
-        {{"shard_slice", absl::StrCat(worker.slice_index, "/", inspection.workers.size())},
-         {"weight_bytes", worker.weight_bytes}});
+        WorkerJson(absl::StrCat(slice, "/", inspection.workers.size()), inspection.workers[slice]));
   }
   for (const RoleNeeds& of_role : inspection.needs) needs.push_back(NeedsJson(of_role));
   const json document = {
@@ -77,10 +97,9 @@ std::string InspectionJson(const Inspection& inspection) {
       {"methods", inspection.methods},
       {"kernels", kernels},
       {"workers", workers},
-      {"frontend",
-       {{"weight_bytes", inspection.frontend_weight_bytes},
-        {"kv_bytes_per_token", inspection.kv_bytes_per_token},
-        {"kv_tokens", inspection.kv_tokens}}},
+      {"max_batch_tokens", inspection.max_batch_tokens},
+      {"frontend", FrontendJson(inspection.frontend_memory)},
+      {"notes", inspection.notes},
       {"needs", needs}};
   return document.dump(2, ' ', false, json::error_handler_t::replace) + "\n";
 }

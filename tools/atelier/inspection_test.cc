@@ -71,7 +71,7 @@ TEST_F(InspectionTest, CountsWhatTheFilesHold) {
   }
   EXPECT_EQ(in_classes, bytes);
   EXPECT_EQ(inspection.classes[0].name, "routed experts");
-  EXPECT_EQ(inspection.kv_bytes_per_token, 2 * 4 * 2 * 64 * 2);
+  EXPECT_EQ(inspection.frontend_memory.kv_bytes_per_token, 2 * 4 * 2 * 64 * 2);
 }
 
 TEST_F(InspectionTest, PlansTheBytesThatAWorkerThenHolds) {
@@ -89,19 +89,46 @@ TEST_F(InspectionTest, PlansTheBytesThatAWorkerThenHolds) {
     options.shards = {{{}, 0, 8, 1, 3}};
     ATELIER_ASSERT_OK_AND_ASSIGN(const auto store,
                                  ExpertStore::Load(*checkpoint, options, *arena, clock, quiet));
-    EXPECT_EQ(inspection.workers[1].weight_bytes, store->bytes()) << MethodName(method);
+    EXPECT_EQ(inspection.workers[1].weights, store->bytes()) << MethodName(method);
   }
 }
 
-TEST_F(InspectionTest, PlansTheKvCacheBesideTheFrontendsWeights) {
+TEST_F(InspectionTest, PlansTheKvCacheBesideWhatElseTheFrontendTakes) {
   const auto checkpoint = Open();
   ATELIER_ASSERT_OK_AND_ASSIGN(const Inspection unplanned, Inspect(*checkpoint, {}));
-  const int64_t enough = unplanned.frontend_weight_bytes + 10 * unplanned.kv_bytes_per_token + 1;
+  const FrontendMemory& usual = unplanned.frontend_memory;
+  EXPECT_EQ(usual.kv_cache, int64_t{1} << 30);
+  EXPECT_EQ(usual.Most(), usual.weights + usual.process + usual.workspace + usual.kv_cache);
+  const int64_t page = 16 * usual.kv_bytes_per_token;
+  const int64_t enough = usual.Most() - usual.kv_cache + 3 * page - 1;
   ATELIER_ASSERT_OK_AND_ASSIGN(const Inspection planned,
                                Inspect(*checkpoint, {.frontend_memory = enough}));
-  EXPECT_EQ(planned.kv_tokens, 10);
+  EXPECT_EQ(planned.frontend_memory.kv_tokens, 32);
+  EXPECT_EQ(planned.frontend_memory.kv_cache, 2 * page);
   EXPECT_THAT(Inspect(*checkpoint, {.frontend_memory = 1000}),
               StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("--frontend-memory=1000")));
+}
+
+TEST_F(InspectionTest, MovesExpertsFromWorkersToTheFrontend) {
+  const auto checkpoint = Open();
+  ATELIER_ASSERT_OK_AND_ASSIGN(const Inspection all, Inspect(*checkpoint, {.workers = 2}));
+  ATELIER_ASSERT_OK_AND_ASSIGN(const Inspection moved,
+                               Inspect(*checkpoint, {.workers = 2, .gpu_experts = 3}));
+  EXPECT_EQ(moved.frontend_memory.gpu_experts, 4 * 3 * kExpertElements * 2);
+  int64_t left = 0;
+  for (const WorkerMemoryPlan& worker : moved.workers) left += worker.weights;
+  EXPECT_EQ(left, 4 * 5 * kExpertElements * 2);
+  EXPECT_EQ(all.frontend_memory.Resident() + moved.frontend_memory.gpu_experts,
+            moved.frontend_memory.Resident());
+  ASSERT_EQ(moved.notes.size(), 1u);
+  EXPECT_THAT(moved.notes[0], HasSubstr("computes none itself"));
+  EXPECT_THAT(Inspect(*checkpoint, {.gpu_experts = 9}),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("--gpu-experts=9")));
+  // The same by name.
+  ATELIER_ASSERT_OK_AND_ASSIGN(const SkippedExperts skipped,
+                               SkippedExperts::Parse("0: 5-7", checkpoint->config()));
+  ATELIER_ASSERT_OK_AND_ASSIGN(const Inspection named, Inspect(*checkpoint, {.skipped = skipped}));
+  EXPECT_EQ(named.workers[0].weights, (4 * 8 - 3) * kExpertElements * 2);
 }
 
 TEST_F(InspectionTest, RefusesMoreSlicesThanTheExpertsHave) {
@@ -146,6 +173,8 @@ TEST_F(InspectionTest, RefusesBadUsage) {
   EXPECT_EQ(RunInspect({model_->path(), "--method=int3"}).status, 2);
   EXPECT_EQ(RunInspect({"https://huggingface.co/x/y?token=z"}).status, 2);
   EXPECT_EQ(RunInspect({model_->path(), "--role=gateway"}).status, 2);
+  EXPECT_EQ(RunInspect({model_->path(), "--gpu-experts=9"}).status, 2);
+  EXPECT_EQ(RunInspect({model_->path(), "--gpu-experts=1", "--skip-experts=f"}).status, 2);
   EXPECT_EQ(RunInspect({model_->path(), "--role=worker", "--shard-slice=2/2"}).status, 2);
   EXPECT_EQ(RunInspect({model_->path(), "--role=worker", "--shard-slice=0/100"}).status, 2);
   EXPECT_EQ(RunInspect({model_->path(), "--role=worker", "--experts=0-8"}).status, 2);

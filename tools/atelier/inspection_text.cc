@@ -89,22 +89,36 @@ void AppendWorkers(std::string& text, const Inspection& inspection) {
   for (const auto& [method, isa] : inspection.kernels) {
     absl::StrAppendFormat(&text, "  %-19s computed by %s on this machine\n", method, isa);
   }
-  for (const WorkerMemory& worker : inspection.workers) {
+  int64_t total = 0;
+  for (size_t slice = 0; slice < inspection.workers.size(); ++slice) {
+    const WorkerMemoryPlan& worker = inspection.workers[slice];
     absl::StrAppendFormat(
-        &text, "  %-19s %s of weights in memory\n",
-        absl::StrCat("slice ", worker.slice_index, "/", inspection.workers.size()),
-        FormatBytes(worker.weight_bytes));
+        &text,
+        "  %-19s %s: %s of weights in memory, %s of program; a batch of %d rows takes up to "
+        "%s more\n",
+        absl::StrCat("slice ", slice, "/", inspection.workers.size()),
+        FormatBytes(worker.Resident()), FormatBytes(worker.weights), FormatBytes(worker.process),
+        inspection.max_batch_tokens, FormatBytes(worker.batch));
+    total += worker.Resident();
   }
+  if (inspection.workers.size() == 1) return;
+  absl::StrAppendFormat(&text, "  %-19s %s\n", "all slices", FormatBytes(total));
 }
 
 void AppendFrontend(std::string& text, const Inspection& inspection) {
+  const FrontendMemory& memory = inspection.frontend_memory;
   AppendLine(text, "frontend", RoleFact(inspection.frontend));
-  absl::StrAppendFormat(&text, "  %-19s %s of weights in memory, %s a token of KV cache\n",
-                        "memory", FormatBytes(inspection.frontend_weight_bytes),
-                        FormatBytes(inspection.kv_bytes_per_token));
-  if (inspection.kv_tokens == 0) return;
-  absl::StrAppendFormat(&text, "  %-19s %d tokens beside the weights\n", "KV cache",
-                        inspection.kv_tokens);
+  absl::StrAppendFormat(
+      &text, "  %-19s %s: %s of weights in memory, %s of program%s\n", "memory",
+      FormatBytes(memory.Resident()), FormatBytes(memory.weights), FormatBytes(memory.process),
+      memory.gpu_experts == 0 ? ""
+                              : absl::StrCat(", ", FormatBytes(memory.gpu_experts), " of experts"));
+  absl::StrAppendFormat(&text, "  %-19s up to %s: %s for steps, %s of KV cache\n", "in use",
+                        FormatBytes(memory.Most()), FormatBytes(memory.workspace),
+                        FormatBytes(memory.kv_cache));
+  absl::StrAppendFormat(&text, "  %-19s %d tokens with --kv-cache-bytes=%d, %s a token\n",
+                        "KV cache", memory.kv_tokens, memory.kv_cache,
+                        FormatBytes(memory.kv_bytes_per_token));
 }
 
 void AppendNeed(std::string& text, absl::string_view file, uint64_t needed, uint64_t file_bytes,
@@ -143,6 +157,7 @@ std::string InspectionText(const Inspection& inspection) {
   AppendLayers(text, inspection.layers);
   AppendWorkers(text, inspection);
   AppendFrontend(text, inspection);
+  for (const std::string& note : inspection.notes) AppendLine(text, "note", note);
   for (const RoleNeeds& needs : inspection.needs) AppendNeeds(text, needs);
   return text;
 }

@@ -4,6 +4,7 @@
 #include "absl/strings/str_cat.h"
 #include "libs/base/float16.h"
 #include "libs/checkpoint/tensor_list.h"
+#include "services/gpu-frontend/graph/workspace.h"
 
 namespace atelier {
 namespace {
@@ -29,6 +30,11 @@ absl::Status MemoryPlan::CheckFits(int64_t free_bytes) const {
                    kv_cache, ", workspace ", workspace, ") but its device has ", free_bytes,
                    " free: lower --kv-cache-bytes, --chunked-prefill-size or "
                    "--context-length"));
+}
+
+int64_t WorkspaceBytes(const ModelConfig& config, const StepSizes& sizes) {
+  return Workspace::Bytes(
+      config, {sizes.max_tokens, sizes.max_sequences, sizes.max_blocks, config.vocab_size});
 }
 
 int64_t WeightBytes(const ModelConfig& config) {

@@ -20,6 +20,19 @@ struct MemoryPlan {
   absl::Status CheckFits(int64_t free_bytes) const;
 };
 
+// What a process takes beside that: program, libraries, buffers of the API, and a tokenizer of
+// usual size. About.
+inline constexpr int64_t kFrontendProgramBytes = int64_t{33} << 20;
+
+// Bytes of what the device keeps for steps of at most so many tokens (the engine's chunk and its
+// running sequences), of sequences that each have at most so many blocks of the KV cache.
+struct StepSizes {
+  int max_tokens = 0;
+  int max_sequences = 0;
+  int max_blocks = 0;
+};
+int64_t WorkspaceBytes(const ModelConfig& config, const StepSizes& sizes);
+
 // Bytes of all tensors but the routed experts, as the graph keeps them on the device.
 int64_t WeightBytes(const ModelConfig& config);
 

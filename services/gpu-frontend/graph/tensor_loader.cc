@@ -6,6 +6,7 @@
 
 #include "libs/base/float16.h"
 #include "libs/base/status_macros.h"
+#include "libs/checkpoint/mapped_file.h"
 #include "libs/checkpoint/tensor_floats.h"
 
 namespace atelier {
@@ -61,6 +62,7 @@ absl::StatusOr<std::unique_ptr<DeviceBuffer>> TensorLoader::Floats(const std::st
                                                                    std::vector<int64_t> shape) {
   ATELIER_ASSIGN_OR_RETURN(const TensorView tensor, Require(name, shape));
   const std::vector<float> values = FloatsOf(tensor);
+  ReleasePages(tensor.data);
   return Upload(values.data(), values.size() * sizeof(float));
 }
 
@@ -70,6 +72,7 @@ absl::StatusOr<std::unique_ptr<DeviceBuffer>> TensorLoader::StackedFloats(
   for (size_t i = 0; i < names.size(); ++i) {
     ATELIER_ASSIGN_OR_RETURN(const TensorView tensor, Require(names[i], {sizes[i]}));
     const std::vector<float> part = FloatsOf(tensor);
+    ReleasePages(tensor.data);
     values.insert(values.end(), part.begin(), part.end());
   }
   return Upload(values.data(), values.size() * sizeof(float));
@@ -79,9 +82,12 @@ absl::StatusOr<std::unique_ptr<DeviceBuffer>> TensorLoader::BFloat16Rows(const s
                                                                          int rows, int columns) {
   ATELIER_ASSIGN_OR_RETURN(const TensorView tensor, Require(name, {rows, columns}));
   if (tensor.IsFloats() && tensor.dtype == DType::kBF16) {
-    return Upload(tensor.data.data(), tensor.data.size());
+    auto uploaded = Upload(tensor.data.data(), tensor.data.size());
+    ReleasePages(tensor.data);
+    return uploaded;
   }
   const std::vector<BFloat16> values = BFloat16sOf(tensor);
+  ReleasePages(tensor.data);
   return Upload(values.data(), values.size() * sizeof(BFloat16));
 }
 
@@ -101,7 +107,9 @@ absl::StatusOr<std::unique_ptr<DeviceMatrix>> TensorLoader::Matrix(
                                    : static_cast<const void*>(converted[i].data());
     parts.push_back({as_they_are ? tensors[0].dtype : DType::kBF16, data, rows[i], columns});
   }
-  return device_.LoadMatrix(parts);
+  auto loaded = device_.LoadMatrix(parts);
+  for (const TensorView& tensor : tensors) ReleasePages(tensor.data);
+  return loaded;
 }
 
 }  // namespace atelier

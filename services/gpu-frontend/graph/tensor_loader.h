@@ -10,8 +10,8 @@
 
 namespace atelier {
 
-// Brings named tensors of a checkpoint, floats or blocks, onto a device. A borrowed view of both;
-// not thread-safe.
+// Brings named tensors of a checkpoint, floats or blocks, onto a device, and lets go of the pages
+// that they were read from. A borrowed view of both; not thread-safe.
 class TensorLoader {
  public:
   TensorLoader(const Checkpoint& checkpoint, Device& device)
