@@ -12,6 +12,8 @@ namespace {
 constexpr int kPatienceFactor = 2;
 // Of the patience: from then on a replica is taken for broken, not for slow.
 constexpr int kStallFactor = 4;
+// Probes that fail in a row until the worker is connected anew.
+constexpr int kProbesUntilReset = 3;
 
 }  // namespace
 
@@ -90,13 +92,17 @@ void ReplicaHealth::TrustLocked(size_t worker) {
   state.faults = 0;
   state.probing = false;
   state.silent = false;
+  state.failed_probes = 0;
   if (!std::exchange(state.ejected, false)) return;
   observer_(worker, false);
 }
 
 void ReplicaHealth::Reconnected(size_t worker) {
   absl::MutexLock lock(&mutex_);
-  TrustLocked(worker);
+  State& state = states_[worker];
+  if (!std::exchange(state.to_be_connected, false)) return TrustLocked(worker);
+  state.probing = false;
+  state.until = clock_.Now();
 }
 
 ReplicaHealth::Patience ReplicaHealth::PatienceWith(size_t asked, size_t other, int rows) const {
@@ -133,16 +139,24 @@ bool ReplicaHealth::TakeProbe(size_t worker) {
   State& state = states_[worker];
   if (!state.ejected || state.probing || clock_.Now() < state.until) return false;
   state.probing = true;
+  state.probed = clock_.Now();
   return true;
 }
 
-void ReplicaHealth::ProbeEnded(size_t worker, bool well) {
+bool ReplicaHealth::ProbeEnded(size_t worker, bool well) {
   absl::MutexLock lock(&mutex_);
   State& state = states_[worker];
-  if (!std::exchange(state.probing, false)) return;
-  if (well) return TrustLocked(worker);
+  if (!std::exchange(state.probing, false)) return false;
+  if (well) {
+    TrustLocked(worker);
+    return false;
+  }
   state.ejection = std::min(2 * state.ejection, options_.longest_ejection);
   state.until = clock_.Now() + state.ejection;
+  if (state.heard < state.probed || ++state.failed_probes < kProbesUntilReset) return false;
+  state.failed_probes = 0;
+  state.to_be_connected = true;
+  return true;
 }
 
 }  // namespace atelier

@@ -32,7 +32,8 @@ class ReplicaHealth {
   void Silent(size_t worker);
   // It gave a sign of life.
   void Heard(size_t worker);
-  // It was connected anew: a clean slate, but for its latencies.
+  // It was connected anew: a clean slate, but for its latencies. If that was our own wish, it has
+  // to answer a probe first, which may be now.
   void Reconnected(size_t worker);
 
   // From when on a call of so many rows is late, or stalled, at a worker.
@@ -51,7 +52,9 @@ class ReplicaHealth {
   // True, once, when the worker's ejection is over: the caller asks it something that nobody waits
   // for, and says whether it was answered in time. Until then it stays ejected.
   bool TakeProbe(size_t worker);
-  void ProbeEnded(size_t worker, bool well);
+  // True when it is to be connected anew: it gives signs of life, but has not answered several
+  // probes, so that something must be wrong on the way of its calls.
+  bool ProbeEnded(size_t worker, bool well);
 
  private:
   struct State {
@@ -60,6 +63,9 @@ class ReplicaHealth {
     bool ejected = false;
     bool silent = false;  // only while ejected
     bool probing = false;
+    absl::Time probed;             // last
+    int failed_probes = 0;         // in a row, though it was heard
+    bool to_be_connected = false;  // anew, by our wish
     absl::Time heard = absl::InfinitePast();
     absl::Duration ejection;  // the last one's length
     absl::Time until = absl::InfinitePast();

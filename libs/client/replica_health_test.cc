@@ -196,6 +196,31 @@ TEST_F(ReplicaHealthTest, ANewConnectionIsACleanSlate) {
   EXPECT_THAT(health_.Trusted({0, 1}), ElementsAre(0, 1));
 }
 
+TEST_F(ReplicaHealthTest, OneThatIsThereButFailsProbesIsConnectedAnewAndProbedAtOnce) {
+  health_.Stalled(0);
+  const auto fails_a_probe = [this] {
+    clock_.Advance(options_.longest_ejection);
+    EXPECT_TRUE(health_.TakeProbe(0));
+    return health_.ProbeEnded(0, false);
+  };
+  for (int i = 0; i < 10; ++i) EXPECT_FALSE(fails_a_probe());  // it may be frozen
+  const auto fails_a_probe_alive = [this] {
+    clock_.Advance(options_.longest_ejection);
+    EXPECT_TRUE(health_.TakeProbe(0));
+    health_.Heard(0);
+    return health_.ProbeEnded(0, false);
+  };
+  EXPECT_FALSE(fails_a_probe_alive());
+  EXPECT_FALSE(fails_a_probe_alive());
+  EXPECT_TRUE(fails_a_probe_alive());
+  EXPECT_FALSE(health_.TakeProbe(0));
+  health_.Reconnected(0);
+  EXPECT_THAT(health_.Trusted({0, 1}), ElementsAre(1));
+  ASSERT_TRUE(health_.TakeProbe(0));
+  EXPECT_FALSE(health_.ProbeEnded(0, true));
+  EXPECT_THAT(health_.Trusted({0, 1}), ElementsAre(0, 1));
+}
+
 TEST(FailoverOptions, BadOnesAreNamed) {
   const auto refused = [](auto change) {
     FailoverOptions options;

@@ -76,12 +76,16 @@ void WorkerPool::Probe(const ReplicaGroup& group, const Routes& routes, int rows
     const absl::Time start = clock_.Now();
     const absl::Duration patience =
         std::max(options_.failover.min_stall, health_.PatienceWith(worker, worker, rows).late);
+    AskForSign(worker);
+    WorkerConnection* const connection = connections_[worker].get();
     absl::MutexLock lock(&probes_mutex_);
     probes_[worker] =
-        Send(worker, request, start + patience, [this, worker, rows, start](ForwardReply reply) {
-          if (reply.status.ok()) health_.Answered(worker, rows, clock_.Now() - start);
-          health_.ProbeEnded(worker, reply.status.ok());
-        });
+        Send(worker, request, start + patience,
+             [this, worker, connection, rows, start](ForwardReply reply) {
+               if (reply.status.ok()) health_.Answered(worker, rows, clock_.Now() - start);
+               if (!health_.ProbeEnded(worker, reply.status.ok())) return;
+               connection->Reset(absl::UnavailableError("it gives signs of life, but no answers"));
+             });
   }
 }
 

@@ -47,6 +47,7 @@ class GrpcWorkerConnection final : public WorkerConnection {
     return handle;
   }
   void AskForSign(std::function<void()> heard) override { core_->AskForSign(std::move(heard)); }
+  void Reset(const absl::Status& reason) override { core_->Reset(reason); }
 
  private:
   // Shared with the handles of calls, which may outlive the connection.
@@ -164,6 +165,13 @@ void ConnectionCore::AskForSign(std::function<void()> heard) {
   if (stream_ == nullptr) return;
   awaiting_sign_.push_back(std::move(heard));
   suspicious_ = true;
+  WakeLocked();
+}
+
+void ConnectionCore::Reset(const absl::Status& reason) {
+  absl::MutexLock lock(&mutex_);
+  if (stream_ == nullptr) return;
+  reset_ = reason;
   WakeLocked();
 }
 

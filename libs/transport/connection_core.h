@@ -29,8 +29,9 @@ class ConnectionCore final : public CallStream::Observer {
   void Stop();
 
   void Start(const std::shared_ptr<ConnectionCall>& call);
-  // As WorkerConnection::AskForSign.
+  // As those of WorkerConnection.
   void AskForSign(std::function<void()> heard);
+  void Reset(const absl::Status& reason);
   // The callback will not run any more, and the worker is told.
   void Abandon(ConnectionCall& call);
   // As ForwardInFlight::AwaitBriefly.
@@ -88,6 +89,7 @@ class ConnectionCore final : public CallStream::Observer {
   bool stream_ready_ ABSL_GUARDED_BY(mutex_) = false;
   bool stream_done_ ABSL_GUARDED_BY(mutex_) = false;
   absl::Status lost_ ABSL_GUARDED_BY(mutex_);        // why the stream ended
+  absl::Status reset_ ABSL_GUARDED_BY(mutex_);       // why it is to end, by our own wish
   uint64_t responses_ ABSL_GUARDED_BY(mutex_) = 0;   // so far
   bool suspicious_ ABSL_GUARDED_BY(mutex_) = false;  // a heartbeat is wanted before its time
   // Who wants to know when the worker answers a heartbeat.

@@ -91,7 +91,7 @@ absl::Status ConnectionCore::RunSession() {
     absl::MutexLock lock(&mutex_);
     stream_ready_ = stream_done_ = suspicious_ = false;
     awaiting_sign_.clear();
-    lost_ = absl::OkStatus();
+    lost_ = reset_ = absl::OkStatus();
   }
   const std::shared_ptr<CallStream> stream = session.OpenStream(*this);
   {
@@ -141,7 +141,7 @@ absl::Status ConnectionCore::AwaitStream() {
 absl::Status ConnectionCore::CheckStream() {
   absl::MutexLock lock(&mutex_);
   if (stopping_) return absl::CancelledError("the client is closing");
-  return stream_done_ ? lost_ : absl::OkStatus();
+  return stream_done_ ? lost_ : reset_;
 }
 
 absl::Status ConnectionCore::Serve(WorkerSession& session, const WorkerDescription& description) {

@@ -74,6 +74,9 @@ class WorkerConnection {
   // them. `heard` runs if and when it says so, on a thread of the connection; not after the
   // connection was lost. Those who ask while it is being asked share the answer.
   virtual void AskForSign(std::function<void()> heard) = 0;
+
+  // Hangs up and connects anew, as if the connection had been lost for that reason.
+  virtual void Reset(const absl::Status& reason) = 0;
 };
 
 }  // namespace atelier

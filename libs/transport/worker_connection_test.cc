@@ -267,6 +267,19 @@ TEST_P(ConnectionTest, AWorkerGivesSignsOfLifeWhileItsCallsWait) {
   EXPECT_FALSE(call.done());
 }
 
+TEST_P(ConnectionTest, AResetFailsWhatIsInFlightAndConnectsAnew) {
+  worker_.Hold();
+  const Batch batch(1, 16, 2, 8);
+  Call call(*connection_, batch.Encoding(0));
+  ASSERT_TRUE(worker_.AwaitCalls(1));
+  connection_->Reset(absl::UnavailableError("the test wants it so"));
+  EXPECT_FALSE(call.Await().status.ok());
+  ASSERT_TRUE(states_.AwaitTimesUsable(++times_connected_));
+  worker_.Release();
+  Call next(*connection_, batch.Encoding(0));
+  ATELIER_EXPECT_OK(next.Await().status);
+}
+
 TEST_P(ConnectionTest, AbandoningACallTellsTheWorkerAndSilencesTheCallback) {
   const Batch batch(1, 16, 2, 8);
   worker_.Hold();

@@ -63,12 +63,13 @@ void ScribbleOver(absl::Span<uint64_t> words, ShmSide side, std::mt19937_64& ran
   const ShmOffsets offsets = ShmOffsetsOf({kSlots, 4096, 4096}).value();
   auto* const bytes = reinterpret_cast<uint8_t*>(words.data());
   const bool requests = side == ShmSide::kRequests;
-  if (random() % 2 == 0) {
+  const uint64_t what = random() % 3;
+  if (what < 2) {
     uint64_t* const notices =
         words.data() +
         (requests ? offsets.request_notices : offsets.reply_notices) / sizeof(uint64_t);
     for (uint32_t i = 0; i < kSlots; ++i) {
-      const auto number = static_cast<uint32_t>(notices[i] >> 32);
+      const auto number = what == 0 ? static_cast<uint32_t>(notices[i] >> 32) : 0;
       Store(notices[i], MakeNotice(number, kSlots + static_cast<uint32_t>(random() % 1000000)));
     }
     return;

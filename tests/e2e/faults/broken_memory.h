@@ -35,8 +35,9 @@ class PoisonedWeights {
 enum class ShmSide { kRequests, kReplies };
 
 // Overwrites, in all memory that the process shares with workers or frontends, what says which call
-// is which: the epochs and sequences of one side, or the slots that its notices name. All that is
-// checked by who reads it; what has no check (tensors, codes, numbers of notices) stays. The
+// is which: the epochs and sequences of one side, or the slots that its notices name, or the
+// notices whole, so that calls are never seen. All that is checked by who reads it, or missed by
+// who waits; what has no check (tensors, codes) stays. The
 // process should be stopped, so that it reads what was overwritten. The same `seed` writes the
 // same. Returns how much memory (segments) there was.
 absl::StatusOr<int> ScribbleOverCalls(pid_t pid, ShmSide side, uint64_t seed);
