@@ -20,6 +20,7 @@
 #include "libs/checkpoint/safetensors_header.h"
 #include "libs/checkpoint/shard_index.h"
 #include "libs/checkpoint/tensor_list.h"
+#include "libs/checkpoint/tensor_names.h"
 
 namespace atelier {
 namespace {
@@ -118,7 +119,7 @@ absl::Status AddTensors(SafetensorsHeader header, size_t shard, MappedContents& 
     entry.shape = std::move(tensor.shape);
     entry.begin = header.data_begin + tensor.begin;
     entry.size = tensor.end - tensor.begin;
-    ATELIER_RETURN_IF_ERROR(contents.Add(std::move(tensor.name), std::move(entry)));
+    ATELIER_RETURN_IF_ERROR(contents.Add(CanonicalName(tensor.name), std::move(entry)));
   }
   return absl::OkStatus();
 }
@@ -150,7 +151,7 @@ absl::StatusOr<std::vector<std::string>> ReadShards(const std::vector<std::strin
 // the index.
 absl::Status CheckIndexAgrees(const ShardIndex& index, const MappedContents& contents) {
   for (const auto& [tensor, file] : index.file_of) {
-    const auto found = contents.entries.find(tensor);
+    const auto found = contents.entries.find(CanonicalName(tensor));
     const std::string* actual =
         found == contents.entries.end() ? nullptr : &contents.shards[found->second.shard].file;
     if (actual != nullptr && *actual == file) continue;

@@ -42,7 +42,8 @@ struct CheckpointFile {
 // A published model. Either a Hugging Face folder: config.json, generation_config.json (optional),
 // and safetensors in one file (model.safetensors) or sharded (model.safetensors.index.json). Or a
 // GGUF file, or the first part of a split set, with the model's properties in its metadata. Tensors
-// have the Hugging Face names in both. Files are mapped, not read: opening touches only headers.
+// have Hugging Face names in both, of several spellings one (tensor_names.h). Files are mapped, not
+// read: opening touches only headers.
 // Files may be there in parts (`atelier fetch`): headers always are, tensors' bytes have to be
 // asked for by RequireFetched before they are read. Immutable after Open, so thread-safe. Owned by
 // the service's main object.
@@ -89,7 +90,8 @@ class Checkpoint {
 };
 
 // Names and shapes of all tensors that `config` promises. VerifyTensors fails on the first that is
-// absent or misshapen, before anything is allocated.
+// absent or misshapen, before anything is allocated; for frontends, UNIMPLEMENTED where the model
+// is beyond them (ModelConfig::CheckFrontend).
 enum class Role { kFrontend, kWorker, kAll };  // all but routed experts; routed experts only; both
 absl::Status VerifyTensors(const Checkpoint& checkpoint, Role role);
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "libs/base/status_macros.h"
 #include "libs/checkpoint/gguf_names.h"
@@ -22,6 +23,9 @@ bool HasTensor(const GgufSet& set, absl::string_view name) {
   });
 }
 
+// Part of a layer that predicts further tokens.
+bool IsPredictor(const GgufTensor& tensor) { return absl::StrContains(tensor.name, ".nextn."); }
+
 // What the metadata leave to the tensors.
 GgufTensorFacts FactsOf(const GgufSet& set) {
   GgufTensorFacts facts;
@@ -32,6 +36,10 @@ GgufTensorFacts FactsOf(const GgufSet& set) {
   for (const GgufFile& file : set.files) {
     for (const GgufTensor& tensor : file.header.tensors) {
       if (tensor.name == "token_embd.weight") facts.vocab_size = tensor.shape[0];
+      // One is enough: other layers have the like.
+      if (facts.unknown.empty() && !IsPredictor(tensor) && !PublishedName(tensor.name)) {
+        facts.unknown.push_back(absl::StrCat("tensor ", QuotedName(tensor.name)));
+      }
     }
   }
   return facts;
@@ -63,8 +71,9 @@ absl::Status CheckLayers(const GgufSet& set) {
 
 absl::Status AddTensor(const GgufTensor& tensor, size_t shard, MappedContents& contents) {
   if (IsSkipped(tensor, contents.config)) return absl::OkStatus();
+  // What the frontend does not know is in beyond_frontend; workers must know all of theirs.
   std::optional<std::string> name = PublishedName(tensor.name);
-  if (!name) {
+  if (!name && absl::StrContains(tensor.name, "_exps")) {
     return absl::UnimplementedError(absl::StrCat(
         contents.shards[shard].file, ": tensor ", QuotedName(tensor.name),
         " has no part in what this build computes for model_type=", contents.config.model_type));
@@ -74,9 +83,13 @@ absl::Status AddTensor(const GgufTensor& tensor, size_t shard, MappedContents& c
   entry.dtype = tensor.type->dtype.value_or(DType::kU8);
   entry.blocks = tensor.type->dtype ? nullptr : tensor.type;
   entry.shape = tensor.shape;
+  // A vector here, a matrix of one row there.
+  if (absl::EndsWith(tensor.name, "ffn_gate_inp_shexp.weight") && entry.shape.size() == 1) {
+    entry.shape.insert(entry.shape.begin(), 1);
+  }
   entry.begin = tensor.begin;
   entry.size = tensor.end - tensor.begin;
-  return contents.Add(*std::move(name), std::move(entry));
+  return contents.Add(std::move(name).value_or(tensor.name), std::move(entry));
 }
 
 // Bytes are compared without their names, so a set and its first file do not have one digest.

@@ -254,13 +254,13 @@ TEST_F(GgufCheckpointTest, HasADigestOfItsContents) {
 }
 
 TEST_F(GgufCheckpointTest, RefusesOtherModelsByName) {
-  for (const char* arch : {"llama", "deepseek2", "qwen3next", "gpt-oss"}) {
+  for (const char* arch : {"", "deepseek4", "dbrx", "qwen3"}) {
     GgufWriter writer;
     writer.Add("general.architecture", arch);
     writer.Write(path());
     EXPECT_THAT(Checkpoint::Open(path()).status(),
                 StatusIs(kUnimplemented, AllOf(HasSubstr("m.gguf"), HasSubstr(arch),
-                                               HasSubstr("glm4moe, qwen3moe"))));
+                                               HasSubstr("qwen35moe, qwen3moe, qwen3next"))));
   }
 }
 
@@ -271,19 +271,10 @@ TEST_F(GgufCheckpointTest, RefusesMetadataThatItCannotHonour) {
     change(writer_);
     ExpectRefused(code, {"m.gguf", part});
   };
-  refuses([](auto& w) { w.Add("qwen3moe.rope.scaling.type", "yarn"); }, kUnimplemented,
-          "qwen3moe.rope.scaling.type=\"yarn\"");
-  refuses([](auto& w) { w.Add("qwen3moe.rope.scaling.factor", 4.0f); }, kUnimplemented,
-          "qwen3moe.rope.scaling.factor=4");
-  refuses([](auto& w) { w.Add("qwen3moe.attention.sliding_window", 128); }, kUnimplemented,
-          "sliding_window=128");
-  refuses([](auto& w) { w.Add("qwen3moe.expert_gating_func", 3); }, kUnimplemented,
-          "expert_gating_func=3");
-  refuses(
-      [](auto& w) {
-        w.Add("qwen3moe.rope.dimension_sections", std::vector<int32_t>{1, 1});
-      },
-      kUnimplemented, "rope.dimension_sections=(array of 2)");
+  refuses([](auto& w) { w.Add("qwen3moe.hidden_activation", "gelu"); }, kUnimplemented,
+          "qwen3moe.hidden_activation=\"gelu\"");
+  refuses([](auto& w) { w.Add("qwen3moe.swiglu_clamp_exp", 7.0f); }, kUnimplemented,
+          "swiglu_clamp_exp");
   refuses([](auto& w) { w.Add("tokenizer.ggml.eot_token_id", "two"); }, kInvalid,
           "eot_token_id=\"two\"");
   refuses([](auto& w) { w.Add("qwen3moe.nextn_predict_layers", 2); }, kInvalid, "leaves none");
@@ -294,14 +285,44 @@ TEST_F(GgufCheckpointTest, RefusesMetadataThatItCannotHonour) {
       kInvalid, "\"blk.7.attn_norm.weight\" is of a layer that qwen3moe.block_count=");
   refuses(
       [](auto& w) {
-        w.AddTensor({"blk.0.attn_sinks.weight", 0, {4}, std::string(16, 'x')});
+        w.AddTensor({"blk.0.ffn_gate_exps.scale", 0, {4}, std::string(16, 'x')});
       },
-      kUnimplemented, "\"blk.0.attn_sinks.weight\" has no part");
+      kUnimplemented, "\"blk.0.ffn_gate_exps.scale\" has no part");
+}
+
+// What changes no expert leaves the workers able to serve them.
+TEST_F(GgufCheckpointTest, TheFrontendRefusesMetadataThatItCannotHonour) {
+  const auto refuses = [&](const std::function<void(GgufWriter&)>& change,
+                           const std::string& part) {
+    Make(testing::TinyQwen3MoeConfig(kSmall));
+    change(writer_);
+    ATELIER_ASSERT_OK_AND_ASSIGN(const auto gguf, Open());
+    ATELIER_EXPECT_OK(VerifyTensors(*gguf, Role::kWorker));
+    EXPECT_THAT(VerifyTensors(*gguf, Role::kFrontend),
+                StatusIs(kUnimplemented, AllOf(HasSubstr("model_type=qwen3_moe"),
+                                               HasSubstr(part + "; expert workers"))));
+  };
+  refuses([](auto& w) { w.Add("qwen3moe.rope.scaling.type", "yarn"); },
+          "qwen3moe.rope.scaling.type=\"yarn\"");
+  refuses([](auto& w) { w.Add("qwen3moe.rope.scaling.factor", 4.0f); }, "rope.scaling.factor=4");
+  refuses([](auto& w) { w.Add("qwen3moe.rope.scale_linear", 2.0f); }, "rope.scale_linear=2");
+  refuses([](auto& w) { w.Add("qwen3moe.attention.sliding_window", 128); }, "sliding_window=128");
+  refuses([](auto& w) { w.Add("qwen3moe.attention.kv_lora_rank", 512); }, "kv_lora_rank=512");
+  refuses([](auto& w) { w.Add("qwen3moe.expert_gating_func", 3); }, "expert_gating_func=3");
+  refuses([](auto& w) { w.Add("qwen3moe.expert_group_count", 3); },
+          "expert_group_count=3 with softmax scores");
   refuses(
       [](auto& w) {
-        w.AddTensor({"rope_freqs.weight", 0, {4}, std::string(16, 'x')});
+        w.Add("qwen3moe.rope.dimension_sections", std::vector<int32_t>{1, 1});
       },
-      kUnimplemented, "\"rope_freqs.weight\"");
+      "rope.dimension_sections=(array of 2)");
+  for (const char* name : {"blk.0.attn_sinks.weight", "rope_freqs.weight"}) {
+    refuses(
+        [&](auto& w) {
+          w.AddTensor({name, 0, {4}, std::string(16, 'x')});
+        },
+        absl::StrCat("tensor \"", name, "\""));
+  }
 }
 
 TEST_F(GgufCheckpointTest, NamesAMissingKey) {

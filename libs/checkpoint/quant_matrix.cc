@@ -405,12 +405,6 @@ absl::StatusOr<ExpertMatrix> FindQuantMatrix(const Checkpoint& checkpoint, absl:
 
 absl::StatusOr<ExpertTensors> FindFusedQuantExpert(const Checkpoint& checkpoint,
                                                    absl::string_view prefix, int expert) {
-  if (checkpoint.config().moe.expert_bias) {
-    return absl::UnimplementedError(
-        absl::StrCat(checkpoint.directory(),
-                     ": experts in blocks and scales with biases, of which those of "
-                     "gate and up alternate, are not supported by this build"));
-  }
   const int64_t hidden = checkpoint.config().hidden_size;
   const int64_t inner = checkpoint.config().moe.intermediate_size;
   ATELIER_ASSIGN_OR_RETURN(

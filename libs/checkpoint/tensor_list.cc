@@ -43,10 +43,10 @@ void AddAttention(const ModelConfig& config, absl::string_view prefix, TensorLis
   list.AddLinear(name("k_proj"), kv_size, config.hidden_size, attention.qkv_bias);
   list.AddLinear(name("v_proj"), kv_size, config.hidden_size, attention.qkv_bias);
   list.AddLinear(name("o_proj"), config.hidden_size, q_size, attention.output_bias);
-  if (attention.qk_norm) {
-    list.Add(name("q_norm.weight"), {attention.head_dim});
-    list.Add(name("k_norm.weight"), {attention.head_dim});
-  }
+  if (attention.qk_norm == QkNorm::kNone) return;
+  const bool whole = attention.qk_norm == QkNorm::kWhole;
+  list.Add(name("q_norm.weight"), {whole ? q_size : attention.head_dim});
+  list.Add(name("k_norm.weight"), {whole ? kv_size : attention.head_dim});
 }
 
 void AddMoe(const ModelConfig& config, absl::string_view prefix, TensorList& list) {
@@ -58,6 +58,9 @@ void AddMoe(const ModelConfig& config, absl::string_view prefix, TensorList& lis
   if (moe.shared_intermediate_size > 0) {
     list.AddFfn(absl::StrCat(prefix, "mlp.shared_experts."), moe.shared_intermediate_size,
                 config.hidden_size);
+  }
+  if (moe.shared_gate) {
+    list.AddLinear(absl::StrCat(prefix, "mlp.shared_expert_gate"), 1, config.hidden_size);
   }
 }
 

@@ -86,10 +86,16 @@ absl::StatusOr<FusedExperts> FindFusedExperts(const Checkpoint& checkpoint,
   const int64_t experts = checkpoint.config().moe.num_experts;
   const int64_t intermediate = checkpoint.config().moe.intermediate_size;
   const int64_t hidden = checkpoint.config().hidden_size;
-  FusedExperts tensors;
-  ATELIER_ASSIGN_OR_RETURN(tensors.down, checkpoint.RequireReadable(fused[1].name, fused[1].shape));
   const std::string gate = absl::StrCat(prefix, "gate_proj");
+  FusedExperts tensors;
   tensors.gate_up = !checkpoint.Find(gate).ok();
+  if (tensors.gate_up && checkpoint.config().moe.gate_up_alternate) {
+    return absl::UnimplementedError(absl::StrCat(
+        checkpoint.directory(), ": the experts of model_type=", checkpoint.config().model_type,
+        " as floats, inputs by outputs with gate and up alternating, are not supported by this "
+        "build: use the checkpoint with blocks and scales (MXFP4), or a GGUF"));
+  }
+  ATELIER_ASSIGN_OR_RETURN(tensors.down, checkpoint.RequireReadable(fused[1].name, fused[1].shape));
   if (tensors.gate_up) {
     ATELIER_ASSIGN_OR_RETURN(tensors.gate,
                              checkpoint.RequireReadable(fused[0].name, fused[0].shape));
@@ -136,6 +142,7 @@ absl::StatusOr<ExpertMatrix> FindMatrix(const Checkpoint& checkpoint,
 absl::Status VerifyTensors(const Checkpoint& checkpoint, Role role) {
   const ModelConfig& config = checkpoint.config();
   if (role != Role::kWorker) {
+    ATELIER_RETURN_IF_ERROR(config.CheckFrontend());
     ATELIER_RETURN_IF_ERROR(RequireAll(checkpoint, FrontendTensors(config)));
   }
   if (role == Role::kFrontend) return absl::OkStatus();

@@ -79,6 +79,7 @@ class DeviceStream {
   virtual void RouterLogits(const RouterLogitsArgs& args) = 0;
   virtual void Route(const RouteArgs& args) = 0;
   virtual void Add(const AddArgs& args) = 0;
+  virtual void GateRows(const GateRowsArgs& args) = 0;
   virtual void GatherRows(const GatherRowsArgs& args) = 0;
   virtual void ToBFloat16(const ToBFloat16Args& args) = 0;
 };

@@ -139,18 +139,30 @@ TEST_P(DeviceOps, NormsMatchReference) {
 TEST_P(DeviceOps, RopeMatchesReferenceAtFarPositions) {
   constexpr int kHeads = 2, kDim = 16;
   for (int rotary : {2, 8, 16}) {
-    const std::vector<int32_t> positions = {0, 1, 131071};
-    Vector x = Random(3 * kHeads * kDim, 9), cos_sin(3 * static_cast<size_t>(rotary));
-    Vector expected = x;
-    stream_->RopeTable({positions.data(), cos_sin.data(), 3, rotary, 1e4});
-    stream_->Rope({x.data(), kHeads * kDim, cos_sin.data(), 3, kHeads, kDim, rotary});
-    Finish();
-    for (size_t i = 0; i < 3 * kHeads; ++i) {
-      reference::ApplyRope(absl::MakeSpan(expected).subspan(i * kDim, kDim), rotary, 1e4,
-                           positions[i / kHeads]);
+    for (bool interleaved : {false, true}) {
+      const std::vector<int32_t> positions = {0, 1, 131071};
+      Vector x = Random(3 * kHeads * kDim, 9), cos_sin(3 * static_cast<size_t>(rotary));
+      Vector expected = x;
+      stream_->RopeTable({positions.data(), cos_sin.data(), 3, rotary, 1e4});
+      stream_->Rope(
+          {x.data(), kHeads * kDim, cos_sin.data(), 3, kHeads, kDim, rotary, interleaved});
+      Finish();
+      for (size_t i = 0; i < 3 * kHeads; ++i) {
+        reference::ApplyRope(absl::MakeSpan(expected).subspan(i * kDim, kDim), rotary, 1e4,
+                             positions[i / kHeads], interleaved);
+      }
+      for (size_t i = 0; i < x.size(); ++i) EXPECT_NEAR(x[i], expected[i], 1e-5f);
     }
-    for (size_t i = 0; i < x.size(); ++i) EXPECT_NEAR(x[i], expected[i], 1e-5f);
   }
+}
+
+TEST_P(DeviceOps, GateRowsMultipliesEachRowByItsSigmoid) {
+  Vector x = {1, 2, 3, -4, 5, -6, 7, 8, 9};
+  const Vector gate = {0, 1000, -std::log(3.0f)};
+  stream_->GateRows({x.data(), gate.data(), 3, 3});
+  Finish();
+  const Vector expected = {0.5f, 1, 1.5f, -4, 5, -6, 1.75f, 2, 2.25f};
+  for (size_t i = 0; i < x.size(); ++i) EXPECT_NEAR(x[i], expected[i], 1e-6f);
 }
 
 // Two sequences with tables that are out of order, in one batch of mixed lengths.

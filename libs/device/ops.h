@@ -54,7 +54,8 @@ struct RopeTableArgs {
   double theta;
 };
 
-// Rotates the first rotary_dim dims of every head in place, pairing dims i and i + rotary_dim / 2.
+// Rotates the first rotary_dim dims of every head in place, pairing dims i and i + rotary_dim / 2,
+// or 2i and 2i + 1.
 struct RopeArgs {
   float* x;  // as in HeadNormArgs
   size_t row_stride;
@@ -63,6 +64,7 @@ struct RopeArgs {
   int heads;
   int head_dim;
   int rotary_dim;
+  bool interleaved = false;  // pairs of neighbours
 };
 
 // out[r, n] = sum_k x[r, k] * weight[n, k] + bias[n]; x is rounded to bf16 first.
@@ -156,6 +158,14 @@ struct AddArgs {
   float* x;
   const float* y;
   size_t count;
+};
+
+// x[r, :] *= sigmoid(gate[r])
+struct GateRowsArgs {
+  float* x;           // [rows, width]
+  const float* gate;  // [rows]
+  int rows;
+  int width;
 };
 
 // out[i, :] = x[indices[i], :]

@@ -29,26 +29,41 @@ void RefuseUnimplemented(const std::string& key, GgufFields& fields) {
   fields.Refuse(key, "is not supported by this build", absl::StatusCode::kUnimplemented);
 }
 
-// What would change the results and cannot be computed.
+// Forms of the experts' mathematics that no part of this build computes.
 void RefuseUnsupported(const ModelKeys& key, GgufFields& fields) {
+  for (const char* name : {"hidden_activation", "swiglu_clamp_exp", "interleave_moe_layer_step",
+                           "moe_every_n_layers"}) {
+    if (fields.Has(key(name))) RefuseUnimplemented(key(name), fields);
+  }
+}
+
+// What would change the results and the frontend cannot compute.
+void FindBeyondFrontend(const ModelKeys& key, GgufFields& fields,
+                        std::vector<std::string>& beyond) {
   const std::string scaling = key("rope.scaling.type");
   const std::string type = fields.String(scaling, "none");
-  if (type != "none" && !type.empty()) RefuseUnimplemented(scaling, fields);
+  if (type != "none" && !type.empty()) beyond.push_back(fields.Said(scaling));
   if (fields.Double(key("rope.scale_linear"), {-1e9, 1e9}, 1.0) != 1.0) {
-    RefuseUnimplemented(key("rope.scale_linear"), fields);
+    beyond.push_back(fields.Said(key("rope.scale_linear")));
   }
   // Where the type is absent, programs take a factor for linear scaling; 0 = none.
   const double factor = fields.Double(key("rope.scaling.factor"), {0.0, 1e9}, 1.0);
   if (!fields.Has(scaling) && factor != 0.0 && factor != 1.0) {
-    RefuseUnimplemented(key("rope.scaling.factor"), fields);
+    beyond.push_back(fields.Said(key("rope.scaling.factor")));
   }
-  for (const char* name : {"rope.dimension_sections", "attention.q_lora_rank",
-                           "attention.kv_lora_rank", "attention.key_length_mla",
-                           "full_attention_interval", "ssm.state_size", "hidden_activation"}) {
-    if (fields.Has(key(name))) RefuseUnimplemented(key(name), fields);
+  for (const char* name :
+       {"rope.dimension_sections", "attention.q_lora_rank", "attention.kv_lora_rank",
+        "attention.key_length_mla", "attention.indexer.head_count", "full_attention_interval",
+        "ssm.state_size"}) {
+    if (fields.Has(key(name))) beyond.push_back(fields.Said(key(name)));
   }
   if (fields.Int(key("attention.sliding_window"), {0, INT32_MAX}, 0) != 0) {
-    RefuseUnimplemented(key("attention.sliding_window"), fields);
+    beyond.push_back(fields.Said(key("attention.sliding_window")));
+  }
+  const std::string values = key("attention.value_length");
+  if (fields.Has(values) && fields.Int(values, {1, kMaxHiddenSize}, 1) !=
+                                fields.Int(key("attention.key_length"), {1, kMaxHiddenSize}, 1)) {
+    beyond.push_back(absl::StrCat(fields.Said(values), " and another key_length"));
   }
 }
 
@@ -60,55 +75,75 @@ AttentionConfig ReadAttention(const ModelKeys& key, int hidden_size, const Archi
       fields.Int(key("attention.head_count_kv"), {1, kMaxHeads}, attention.num_heads);
   attention.head_dim = fields.Int(key("attention.key_length"), {1, kMaxHeadDim},
                                   std::max(hidden_size / attention.num_heads, 1));
-  const int value_dim =
-      fields.Int(key("attention.value_length"), {1, kMaxHeadDim}, attention.head_dim);
-  if (value_dim != attention.head_dim) {
-    fields.Refuse(key("attention.value_length"),
-                  absl::StrCat("differs from attention.key_length=", attention.head_dim,
-                               ", which is not supported by this build"),
-                  absl::StatusCode::kUnimplemented);
-  }
   attention.rotary_dim =
       fields.Int(key("rope.dimension_count"), {1, kMaxHeadDim}, attention.head_dim);
   attention.rope_theta = fields.RequireDouble(key("rope.freq_base"), {1.0, 1e15});
-  attention.qk_norm = row.always_qk_norm || facts.has_qk_norm;
+  attention.interleaved_rope = row.gguf_interleaved_rope;
+  attention.qk_norm = row.always_qk_norm || facts.has_qk_norm ? row.qk_norm : QkNorm::kNone;
   attention.qkv_bias = facts.has_qkv_bias;
   attention.output_bias = facts.has_output_bias;
   return attention;
 }
 
-RouterScoring ReadScoring(const ModelKeys& key, const Architecture& row, GgufFields& fields) {
-  const std::string name = key("expert_gating_func");
-  const int function = fields.Int(name, {0, 255}, 0);
-  if (function == 0) return row.scoring;
-  if (function == 1) return RouterScoring::kSoftmax;
-  if (function != 2) RefuseUnimplemented(name, fields);
-  return RouterScoring::kSigmoid;
+enum GatingFunction { kUnsaid = 0, kSoftmaxGating = 1, kSigmoidGating = 2 };
+
+int ReadGating(const ModelKeys& key, GgufFields& fields) {
+  return fields.Int(key("expert_gating_func"), {0, 255}, kUnsaid);
 }
 
-MoeConfig ReadMoe(const ModelKeys& key, const Architecture& row, GgufFields& fields) {
+RouterScoring ReadScoring(const ModelKeys& key, const Architecture& row, GgufFields& fields,
+                          std::vector<std::string>& beyond) {
+  const int function = ReadGating(key, fields);
+  if (function > kSigmoidGating) beyond.push_back(fields.Said(key("expert_gating_func")));
+  if (function == kSoftmaxGating) return RouterScoring::kSoftmax;
+  return function == kUnsaid ? row.scoring : RouterScoring::kSigmoid;
+}
+
+// The width of one routed expert.
+int ReadWidth(const ModelKeys& key, const Architecture& row, GgufFields& fields) {
+  const bool dense = row.experts_have_dense_width && !fields.Has(key("expert_feed_forward_length"));
+  return fields.RequireInt(key(dense ? "feed_forward_length" : "expert_feed_forward_length"),
+                           {1, kMaxIntermediateSize});
+}
+
+void ReadSharedExpert(const ModelKeys& key, const Architecture& row, GgufFields& fields,
+                      MoeConfig& moe) {
+  const std::string width_key = key("expert_shared_feed_forward_length");
+  if (row.shared_expert_gate) {
+    moe.shared_intermediate_size = fields.RequireInt(width_key, {0, kMaxIntermediateSize});
+    moe.shared_gate = moe.shared_intermediate_size > 0;
+    return;
+  }
+  const int shared = fields.Int(key("expert_shared_count"), {0, kMaxExperts}, 0);
+  const int width = fields.Int(width_key, {0, kMaxIntermediateSize}, moe.intermediate_size);
+  if (int64_t{shared} * width > kMaxIntermediateSize) {
+    fields.Refuse(key("expert_shared_count"), "makes the shared expert too wide");
+    return;
+  }
+  moe.shared_intermediate_size = shared * width;
+}
+
+MoeConfig ReadMoe(const ModelKeys& key, const Architecture& row, GgufFields& fields,
+                  std::vector<std::string>& beyond) {
   MoeConfig moe;
   moe.num_experts = fields.RequireInt(key("expert_count"), {1, kMaxExperts});
   moe.top_k = fields.RequireInt(key("expert_used_count"), {1, kMaxExperts});
-  moe.intermediate_size =
-      fields.RequireInt(key("expert_feed_forward_length"), {1, kMaxIntermediateSize});
-  moe.scoring = ReadScoring(key, row, fields);
+  moe.intermediate_size = ReadWidth(key, row, fields);
+  moe.scoring = ReadScoring(key, row, fields, beyond);
   moe.correction_bias = row.correction_bias;
-  // Converters did not always write it, and programs took it for true.
-  moe.normalize_weights = fields.Bool(key("expert_weights_norm"), true);
+  moe.normalize_weights = fields.Bool(key("expert_weights_norm"), row.gguf_normalize_weights);
   moe.normalize_epsilon = row.normalize_epsilon;
   const double scale = fields.Double(key("expert_weights_scale"), {0.0, 1e6}, 1.0);
   moe.routed_scaling_factor = scale == 0.0 ? 1.0 : scale;  // 0 = none
   moe.num_groups = fields.Int(key("expert_group_count"), {1, kMaxExperts}, 1);
   moe.top_k_groups = fields.Int(key("expert_group_used_count"), {1, kMaxExperts}, 1);
-  const int shared = fields.Int(key("expert_shared_count"), {0, kMaxExperts}, 0);
-  const int width = fields.Int(key("expert_shared_feed_forward_length"), {0, kMaxIntermediateSize},
-                               moe.intermediate_size);
-  if (int64_t{shared} * width > kMaxIntermediateSize) {
-    fields.Refuse(key("expert_shared_count"), "makes the shared expert too wide");
-    return moe;
+  if (moe.num_groups > 1 && moe.scoring != RouterScoring::kSigmoid) {
+    beyond.push_back(fields.Said(key("expert_group_count")) + " with softmax scores");
   }
-  moe.shared_intermediate_size = shared * width;
+  moe.activation = row.activation;
+  moe.expert_bias = row.expert_bias;
+  moe.gate_up_alternate = row.gate_up_alternate;
+  ReadSharedExpert(key, row, fields, moe);
   return moe;
 }
 
@@ -132,31 +167,60 @@ void AddOnce(int64_t id, std::vector<int64_t>& ids) {
   if (id >= 0 && std::find(ids.begin(), ids.end(), id) == ids.end()) ids.push_back(id);
 }
 
+// Leading layers are dense, or all.
+void ReadLayers(const ModelKeys& key, const Architecture& row, GgufFields& fields,
+                ModelConfig& config) {
+  config.num_layers = ReadNumLayers(key, fields);
+  const int dense = row.has_experts
+                        ? fields.Int(key("leading_dense_block_count"), {0, config.num_layers}, 0)
+                        : config.num_layers;
+  config.is_moe_layer.assign(static_cast<size_t>(config.num_layers), true);
+  std::fill_n(config.is_moe_layer.begin(), dense, false);
+  if (dense == 0) return;
+  config.dense_intermediate_size =
+      fields.RequireInt(key("feed_forward_length"), {1, kMaxIntermediateSize});
+}
+
 ModelConfig ReadConfig(const Architecture& row, const GgufTensorFacts& facts, GgufFields& fields) {
   const ModelKeys key(row);
   RefuseUnsupported(key, fields);
   ModelConfig config;
+  std::vector<std::string>& beyond = config.beyond_frontend;
+  if (!row.beyond_frontend.empty()) beyond.push_back(std::string(row.beyond_frontend));
+  FindBeyondFrontend(key, fields, beyond);
+  for (const std::string& tensor : facts.unknown) beyond.push_back(tensor);
   config.model_type = std::string(row.model_type);
   config.architectures = {std::string(row.class_name)};
   config.hidden_size = fields.RequireInt(key("embedding_length"), {1, kMaxHiddenSize});
-  config.num_layers = ReadNumLayers(key, fields);
+  ReadLayers(key, row, fields, config);
   config.vocab_size = static_cast<int>(std::min(facts.vocab_size, kMaxVocabSize + 1));
   config.max_position_embeddings = fields.RequireInt(key("context_length"), {1, kMaxPositions});
   config.rms_norm_eps = fields.RequireDouble(key("attention.layer_norm_rms_epsilon"), {1e-30, 1.0});
   config.tie_word_embeddings = !facts.has_output;
-  config.attention = ReadAttention(key, config.hidden_size, row, facts, fields);
-  config.moe = ReadMoe(key, row, fields);
-  const int dense = fields.Int(key("leading_dense_block_count"), {0, config.num_layers}, 0);
-  config.is_moe_layer.assign(static_cast<size_t>(config.num_layers), true);
-  std::fill_n(config.is_moe_layer.begin(), dense, false);
-  if (dense > 0) {
-    config.dense_intermediate_size =
-        fields.RequireInt(key("feed_forward_length"), {1, kMaxIntermediateSize});
+  if (beyond.empty()) {
+    config.attention = ReadAttention(key, config.hidden_size, row, facts, fields);
   }
+  if (row.has_experts) config.moe = ReadMoe(key, row, fields, beyond);
   config.eos_token_ids = GgufStopIds(fields);
   config.bos_token_id = TokenId("tokenizer.ggml.bos_token_id", fields);
   config.pad_token_id = TokenId("tokenizer.ggml.padding_token_id", fields);
   return config;
+}
+
+// Rows of one name differ by whether there are experts, and by their scores.
+const Architecture* FindRow(const std::string& name, GgufFields& fields) {
+  const Architecture* first = nullptr;
+  for (const Architecture& row : AllArchitectures()) {
+    if (row.gguf_name != name || name.empty()) continue;
+    if (first == nullptr) first = &row;
+    const ModelKeys key(row);
+    const bool has_experts = fields.Int(key("expert_count"), {0, kMaxExperts}, 0) > 0;
+    const int gating = ReadGating(key, fields);
+    const bool sigmoid = row.scoring == RouterScoring::kSigmoid;
+    if (row.has_experts != has_experts) continue;
+    if (gating == kUnsaid || sigmoid == (gating == kSigmoidGating)) return &row;
+  }
+  return first;
 }
 
 }  // namespace
@@ -187,7 +251,7 @@ absl::StatusOr<ModelConfig> ParseGgufConfig(const GgufMetadata& metadata,
   constexpr char kArchitecture[] = "general.architecture";
   const std::string name = fields.RequireString(kArchitecture);
   ATELIER_RETURN_IF_ERROR(fields.status());
-  const Architecture* row = FindGgufArchitecture(name);
+  const Architecture* row = FindRow(name, fields);
   if (row == nullptr) {
     fields.Refuse(kArchitecture,
                   absl::StrCat("is not supported by this build, which knows ", KnownGgufNames()),

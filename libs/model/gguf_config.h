@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -16,11 +17,13 @@ struct GgufTensorFacts {
   bool has_qkv_bias = false;  // likewise
   bool has_output_bias = false;
   int64_t vocab_size = 0;  // rows of the embedding; 0 = there is none
+  // What is to stand in beyond_frontend for tensors that no part of this build knows.
+  std::vector<std::string> unknown;
 };
 
 // From the metadata. INVALID_ARGUMENT names file, key and value; UNIMPLEMENTED names an
-// architecture, router or position encoding that this build cannot compute, and lists the
-// architectures it can.
+// architecture, listing those known, or a form of experts that no part of this build can compute.
+// What only the frontend cannot is in ModelConfig::beyond_frontend.
 absl::StatusOr<ModelConfig> ParseGgufConfig(const GgufMetadata& metadata,
                                             const GgufTensorFacts& facts);
 

@@ -145,11 +145,13 @@ void GgufFields::Fail(absl::Status status) {
   if (status_.ok()) status_ = std::move(status);
 }
 
-void GgufFields::Refuse(absl::string_view key, absl::string_view what, absl::StatusCode code) {
+std::string GgufFields::Said(absl::string_view key) const {
   const GgufValue* value = metadata_.Find(key);
-  Fail(absl::Status(
-      code, absl::StrCat(metadata_.file, ": ", key,
-                         value == nullptr ? "" : absl::StrCat("=", Shown(*value)), " ", what)));
+  return absl::StrCat(key, value == nullptr ? "" : absl::StrCat("=", Shown(*value)));
+}
+
+void GgufFields::Refuse(absl::string_view key, absl::string_view what, absl::StatusCode code) {
+  Fail(absl::Status(code, absl::StrCat(metadata_.file, ": ", Said(key), " ", what)));
 }
 
 void GgufFields::FailMissing(absl::string_view key) {

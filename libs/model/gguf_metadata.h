@@ -101,6 +101,9 @@ class GgufFields {
   // The array of strings (integers) or an error; nullptr when it is absent.
   const GgufValue* Array(absl::string_view key, GgufValueType element_type);
 
+  // "key=value", for messages; long values are cut.
+  std::string Said(absl::string_view key) const;
+
   // Keeps `status` if it is the first error. Refuse: an error about what `key` says.
   void Fail(absl::Status status);
   void Refuse(absl::string_view key, absl::string_view what,

@@ -4,10 +4,12 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "libs/base/status_macros.h"
 #include "libs/model/architectures.h"
 #include "libs/model/config_fields.h"
 #include "libs/model/config_limits.h"
+#include "libs/model/read_attention.h"
 #include "libs/model/read_quantization.h"
 
 namespace atelier {
@@ -19,77 +21,27 @@ constexpr absl::string_view kConfigFile = "config.json";
 constexpr IntRange kTokenIds{0, INT32_MAX};
 constexpr IntRange kOptionalTokenId{-1, INT32_MAX};
 
-absl::Status Unsupported(absl::string_view what, absl::string_view value) {
-  return absl::UnimplementedError(
-      absl::StrCat(kConfigFile, ": ", what, "=", value, " is not supported by this build"));
-}
-
-// Refuses what would change the results and cannot be computed; a key that is ignored here is one
-// that changes nothing.
-void RefuseUnsupported(const Architecture& row, ConfigFields& fields) {
-  // use_sliding_window switches the window; where the key is absent the window itself does.
-  if (fields.Bool({"use_sliding_window"}, true) && fields.Has({"sliding_window"})) {
-    fields.Fail(Unsupported("sliding_window", "(set)"));
-  }
-  for (const std::string& type : fields.Strings({"layer_types"})) {
-    if (type != "full_attention") fields.Fail(Unsupported("layer_types", type));
-  }
+// Scores, which the frontend makes of the router's logits.
+void FindOtherRouters(const Architecture& row, ConfigFields& fields, ModelConfig& config) {
   const bool sigmoid = row.scoring == RouterScoring::kSigmoid;
   const std::string expected = sigmoid ? "sigmoid" : "softmax";
   const std::string scoring = fields.String({"scoring_func"}, expected);
-  if (scoring != expected) fields.Fail(Unsupported("scoring_func", scoring));
-}
-
-// The rotary settings, which newer files gather in one object and older ones spread.
-struct RotaryFields {
-  double theta = 0;
-  double partial_factor = 1;
-};
-
-RotaryFields ReadRotary(const Architecture& row, ConfigFields& fields) {
-  constexpr DoubleRange kTheta{1.0, 1e15};
-  constexpr DoubleRange kFactor{0.0, 1.0};
-  const json empty = json::object();
-  for (absl::string_view key : {"rope_parameters", "rope_scaling"}) {
-    const json* object = fields.Object({key});
-    ConfigFields inner(object == nullptr ? empty : *object, absl::StrCat(kConfigFile, ": ", key));
-    const std::string type = inner.String({"rope_type", "type"}, "default");
-    if (type != "default") fields.Fail(Unsupported(absl::StrCat(key, ".rope_type"), type));
-    fields.Fail(inner.status());
+  if (scoring != expected) {
+    config.beyond_frontend.push_back(absl::StrCat("scoring_func=", scoring));
   }
-  const json* object = fields.Object({"rope_parameters"});
-  ConfigFields gathered(object == nullptr ? empty : *object,
-                        absl::StrCat(kConfigFile, ": rope_parameters"));
-  RotaryFields rotary;
-  rotary.partial_factor =
-      gathered.Has({"partial_rotary_factor"})
-          ? gathered.RequireDouble({"partial_rotary_factor"}, kFactor)
-          : fields.Double({"partial_rotary_factor"}, kFactor, row.partial_rotary_factor);
-  rotary.theta = gathered.Has({"rope_theta"}) ? gathered.RequireDouble({"rope_theta"}, kTheta)
-                                              : fields.RequireDouble({"rope_theta"}, kTheta);
-  fields.Fail(gathered.status());
-  return rotary;
-}
-
-AttentionConfig ReadAttention(const Architecture& row, int hidden_size, ConfigFields& fields) {
-  AttentionConfig attention;
-  attention.num_heads = fields.RequireInt({"num_attention_heads"}, {1, kMaxHeads});
-  attention.num_kv_heads = fields.Int({"num_key_value_heads"}, {1, kMaxHeads}, attention.num_heads);
-  attention.head_dim =
-      fields.Int({"head_dim"}, {1, kMaxHeadDim}, hidden_size / attention.num_heads);
-  const RotaryFields rotary = ReadRotary(row, fields);
-  attention.rope_theta = rotary.theta;
-  attention.rotary_dim = static_cast<int>(attention.head_dim * rotary.partial_factor);
-  attention.qk_norm = row.always_qk_norm || fields.Bool({"use_qk_norm"}, false);
-  attention.qkv_bias = fields.Bool({"attention_bias"}, false);
-  attention.output_bias = attention.qkv_bias && row.output_bias_with_qkv;
-  return attention;
+  const std::string method = sigmoid ? "noaux_tc" : "greedy";
+  const std::string chosen = fields.String({"topk_method"}, method);
+  if (chosen != method) config.beyond_frontend.push_back(absl::StrCat("topk_method=", chosen));
+  const int groups = config.moe.num_groups;
+  if (!sigmoid && groups > 1) {
+    config.beyond_frontend.push_back(absl::StrCat("n_group=", groups, " with softmax scores"));
+  }
 }
 
 // hidden_act names the form; swiglu_limit and swiglu_alpha are what some files say beside it.
-Activation ReadActivation(ConfigFields& fields) {
+Activation ReadActivation(const Architecture& row, ConfigFields& fields) {
   constexpr DoubleRange kPositive{1e-6, 1e6};
-  Activation activation;
+  Activation activation = row.activation;
   const std::string name = fields.String({"hidden_act", "hidden_activation"}, "silu");
   if (name == "swigluoai") {
     activation = {1.702f, 7.0f, false, 1.0f};
@@ -109,7 +61,11 @@ MoeConfig ReadMoe(const Architecture& row, ConfigFields& fields) {
   moe.num_experts =
       fields.RequireInt({"num_experts", "num_local_experts", "n_routed_experts"}, {1, kMaxExperts});
   moe.top_k = fields.RequireInt({"num_experts_per_tok"}, {1, kMaxExperts});
-  moe.intermediate_size = fields.RequireInt({"moe_intermediate_size"}, {1, kMaxIntermediateSize});
+  constexpr IntRange kWidths{1, kMaxIntermediateSize};
+  moe.intermediate_size =
+      row.experts_have_dense_width
+          ? fields.RequireInt({"moe_intermediate_size", "intermediate_size"}, kWidths)
+          : fields.RequireInt({"moe_intermediate_size"}, kWidths);
   moe.scoring = row.scoring;
   moe.correction_bias = row.correction_bias;
   moe.normalize_weights = fields.Bool({"norm_topk_prob"}, row.normalize_weights);
@@ -117,8 +73,15 @@ MoeConfig ReadMoe(const Architecture& row, ConfigFields& fields) {
   moe.routed_scaling_factor = fields.Double({"routed_scaling_factor"}, {1e-6, 1e6}, 1.0);
   moe.num_groups = fields.Int({"n_group"}, {1, kMaxExperts}, 1);
   moe.top_k_groups = fields.Int({"topk_group"}, {1, kMaxExperts}, 1);
-  moe.activation = ReadActivation(fields);
+  moe.activation = ReadActivation(row, fields);
   moe.expert_bias = fields.Bool({"mlp_bias"}, row.expert_bias);
+  moe.gate_up_alternate = row.gate_up_alternate;
+  if (row.shared_expert_gate) {
+    moe.shared_intermediate_size =
+        fields.RequireInt({"shared_expert_intermediate_size"}, {0, kMaxIntermediateSize});
+    moe.shared_gate = moe.shared_intermediate_size > 0;
+    return moe;
+  }
   const int64_t num_shared =
       fields.Int({"n_shared_experts"}, {0, kMaxExperts}, row.num_shared_experts);
   const int64_t shared_size = num_shared * moe.intermediate_size;
@@ -132,17 +95,20 @@ MoeConfig ReadMoe(const Architecture& row, ConfigFields& fields) {
   return moe;
 }
 
-// mlp_layer_types says it layer by layer; without it three counting rules apply together.
+// mlp_layer_types says it layer by layer; without it four counting rules apply together.
 std::vector<bool> ReadMoeLayers(const Architecture& row, int num_layers, ConfigFields& fields) {
-  std::vector<bool> is_moe(static_cast<size_t>(num_layers), true);
+  std::vector<bool> is_moe(static_cast<size_t>(num_layers), row.has_experts);
+  if (!row.has_experts) return is_moe;
   const std::vector<std::string> types = fields.Strings({"mlp_layer_types"});
   const int step = fields.Int({"decoder_sparse_step"}, {1, kMaxLayers}, 1);
+  const int frequency = fields.Int({"moe_layer_freq"}, {1, kMaxLayers}, 1);
   const int first =
       fields.Int({"first_k_dense_replace"}, {0, num_layers - 1}, row.first_dense_layers);
   const std::vector<int64_t> dense = fields.Ints({"mlp_only_layers"}, {0, num_layers - 1});
   if (types.empty()) {
     for (int layer = 0; layer < num_layers; ++layer) {
-      is_moe[static_cast<size_t>(layer)] = layer >= first && (layer + 1) % step == 0;
+      is_moe[static_cast<size_t>(layer)] =
+          layer >= first && (layer + 1) % step == 0 && layer % frequency == 0;
     }
     for (int64_t layer : dense) is_moe[static_cast<size_t>(layer)] = false;
     return is_moe;
@@ -155,15 +121,40 @@ std::vector<bool> ReadMoeLayers(const Architecture& row, int num_layers, ConfigF
   }
   for (size_t layer = 0; layer < types.size(); ++layer) {
     if (types[layer] != "sparse" && types[layer] != "dense") {
-      fields.Fail(Unsupported("mlp_layer_types", types[layer]));
+      fields.Fail(absl::UnimplementedError(absl::StrCat(
+          kConfigFile, ": mlp_layer_types=", types[layer], " is not supported by this build")));
     }
     is_moe[layer] = types[layer] == "sparse";
   }
   return is_moe;
 }
 
+// Dense layers and shared experts are computed by the frontend, as SwiGLU without biases.
+void FindOtherActivations(const Architecture& row, ConfigFields& fields, ModelConfig& config) {
+  if (!row.has_experts) {
+    if (!ReadActivation(row, fields).IsSwiGlu() || fields.Bool({"mlp_bias"}, false)) {
+      config.beyond_frontend.push_back("swiglu_limit, swiglu_alpha, swigluoai or mlp_bias");
+    }
+    return;
+  }
+  if (config.moe.activation.IsSwiGlu() && !config.moe.expert_bias) return;
+  const bool has_dense = config.num_moe_layers() < config.num_layers;
+  if (!has_dense && config.moe.shared_intermediate_size == 0) return;
+  config.beyond_frontend.push_back(
+      absl::StrCat("swiglu_limit, swiglu_alpha, swigluoai or mlp_bias in ",
+                   has_dense ? "dense layers" : "shared experts"));
+}
+
+void ReadExperts(const Architecture& row, ConfigFields& fields, ModelConfig& config) {
+  if (row.has_experts) {
+    config.moe = ReadMoe(row, fields);
+    FindOtherRouters(row, fields, config);
+  }
+  config.is_moe_layer = ReadMoeLayers(row, config.num_layers, fields);
+  FindOtherActivations(row, fields, config);
+}
+
 ModelConfig ReadConfig(const Architecture& row, ConfigFields& fields) {
-  RefuseUnsupported(row, fields);
   ModelConfig config;
   config.model_type = std::string(row.model_type);
   config.architectures = fields.Strings({"architectures"});
@@ -175,10 +166,13 @@ ModelConfig ReadConfig(const Architecture& row, ConfigFields& fields) {
       fields.RequireInt({"max_position_embeddings"}, {1, kMaxPositions});
   config.rms_norm_eps = fields.RequireDouble({"rms_norm_eps"}, {1e-30, 1.0});
   config.tie_word_embeddings = fields.Bool({"tie_word_embeddings"}, false);
-  config.attention = ReadAttention(row, config.hidden_size, fields);
-  config.moe = ReadMoe(row, fields);
+  if (!row.beyond_frontend.empty()) {
+    config.beyond_frontend.push_back(std::string(row.beyond_frontend));
+  }
+  ReadAttention(row, fields, config);
+  ReadExperts(row, fields, config);
   config.quantization = ReadQuantization(fields);
-  config.is_moe_layer = ReadMoeLayers(row, config.num_layers, fields);
+  if (config.quantization.format == QuantFormat::kMxFp4Blocks) config.moe.gate_up_alternate = true;
   if (config.num_moe_layers() < config.num_layers) {
     config.dense_intermediate_size =
         fields.RequireInt({"intermediate_size"}, {1, kMaxIntermediateSize});
@@ -189,14 +183,40 @@ ModelConfig ReadConfig(const Architecture& row, ConfigFields& fields) {
   return config;
 }
 
+// Multimodal models keep the language model's keys in an object of their own, and some of what
+// concerns the whole checkpoint outside of it.
+absl::StatusOr<json> LanguageModel(json object) {
+  ConfigFields fields(object, kConfigFile);
+  const json* text = fields.Object({"text_config"});
+  ATELIER_RETURN_IF_ERROR(fields.status());
+  if (text == nullptr) return object;
+  json merged = *text;
+  for (const char* key : {"architectures", "quantization_config", "eos_token_id", "bos_token_id",
+                          "pad_token_id", "dtype", "torch_dtype", "tie_word_embeddings"}) {
+    const auto outer = object.find(key);
+    if (outer != object.end() && (!merged.contains(key) || merged[key].is_null())) {
+      merged[key] = *outer;
+    }
+  }
+  return merged;
+}
+
 }  // namespace
 
 int ModelConfig::num_moe_layers() const {
   return static_cast<int>(std::count(is_moe_layer.begin(), is_moe_layer.end(), true));
 }
 
+absl::Status ModelConfig::CheckFrontend() const {
+  if (beyond_frontend.empty()) return absl::OkStatus();
+  return absl::UnimplementedError(
+      absl::StrCat("model_type=", model_type, ": the frontend of this build cannot compute ",
+                   absl::StrJoin(beyond_frontend, ", "), "; expert workers can serve its experts"));
+}
+
 absl::StatusOr<ModelConfig> ParseModelConfig(absl::string_view config_json) {
-  ATELIER_ASSIGN_OR_RETURN(const json object, ParseJsonObject(config_json, kConfigFile));
+  ATELIER_ASSIGN_OR_RETURN(json whole, ParseJsonObject(config_json, kConfigFile));
+  ATELIER_ASSIGN_OR_RETURN(const json object, LanguageModel(std::move(whole)));
   ConfigFields fields(object, kConfigFile);
   const std::string model_type = fields.String({"model_type"}, "");
   ATELIER_RETURN_IF_ERROR(fields.status());

@@ -17,22 +17,30 @@ enum class RouterScoring {
   kSigmoid,  // sigmoid; chosen by score + correction bias, weighted by the score alone
 };
 
-// Grouped-query attention with rotary embedding of the first rotary_dim dims of every head
-// (half-split pairs).
+// RMSNorm of q and k before the rotation.
+enum class QkNorm {
+  kNone,
+  kPerHead,  // over head_dim of every head; weights [head_dim]
+  kWhole,    // over all heads together; weights [num_heads * head_dim], [num_kv_heads * head_dim]
+};
+
+// Grouped-query attention with rotary embedding of the first rotary_dim dims of every head.
 struct AttentionConfig {
   int num_heads = 0;      // of queries; a multiple of num_kv_heads
   int num_kv_heads = 0;   // query head h reads key/value head h / (num_heads / num_kv_heads)
   int head_dim = 0;       // num_heads * head_dim need not equal hidden_size
   int rotary_dim = 0;     // even, 2 .. head_dim
   double rope_theta = 0;  // >= 1; frequency i is theta^(-2i / rotary_dim)
-  bool qk_norm = false;   // RMSNorm over head_dim of every q and k head, before the rotation
+  bool interleaved_rope = false;  // rotary pairs are dims 2i and 2i + 1; otherwise i and
+                                  // i + rotary_dim / 2
+  QkNorm qk_norm = QkNorm::kNone;
   bool qkv_bias = false;
   bool output_bias = false;
 };
 
 // The mixture of experts of the layers where ModelConfig::is_moe_layer is true.
 struct MoeConfig {
-  int num_experts = 0;        // E, routed ones
+  int num_experts = 0;        // E, routed ones; 0 = the model has none, and the rest is void
   int top_k = 0;              // k, 1 .. E
   int intermediate_size = 0;  // I of one routed expert
   RouterScoring scoring = RouterScoring::kSoftmax;
@@ -44,9 +52,12 @@ struct MoeConfig {
   int top_k_groups = 1;                // … of which only the best may be chosen from; the groups'
                                        // experts suffice for k. 1 and 1 = no groups
   int shared_intermediate_size = 0;    // width of the always-active expert; 0 = none
-  Activation activation{};             // of the routed experts; another one than SwiGLU, and
-                                       // biases, only in models without dense and shared ones
-  bool expert_bias = false;            // gate, up and down of the routed experts have biases
+  bool shared_gate = false;  // its result is multiplied by sigmoid(w . x), of a vector w per layer
+  Activation activation{};   // of the routed experts; another one than SwiGLU, and
+                             // biases, only in models without dense and shared ones
+  bool expert_bias = false;  // gate, up and down of the routed experts have biases
+  bool gate_up_alternate = false;  // where one tensor has gate and up of all experts, their
+                                   // outputs alternate; otherwise gate's come first
 };
 
 // Everything the code needs to know of a model, by properties: nothing branches on a family's name.
@@ -63,7 +74,7 @@ struct ModelConfig {
   int dense_intermediate_size = 0;   // of layers without experts; 0 if there is no such layer
   double rms_norm_eps = 1e-6;        // of every norm, those of q and k too
   bool tie_word_embeddings = false;  // true: the embedding is also the output matrix
-  AttentionConfig attention;
+  AttentionConfig attention;         // void where beyond_frontend is not empty
   MoeConfig moe;
   std::vector<bool> is_moe_layer;  // [num_layers]
   QuantizationConfig quantization;
@@ -73,14 +84,22 @@ struct ModelConfig {
   int64_t bos_token_id = -1;  // -1 = none
   int64_t pad_token_id = -1;  // -1 = none
 
+  // What the model needs beside its routed experts and this build's frontend cannot compute, each
+  // in words, with the key that says so where one does: "rope_scaling.rope_type=yarn". Empty: it
+  // computes the whole model. Workers serve the experts either way.
+  std::vector<std::string> beyond_frontend;
+
   int num_moe_layers() const;
+  // UNIMPLEMENTED naming the model_type and all of beyond_frontend, unless it is empty.
+  absl::Status CheckFrontend() const;
   // Checks every field's range and their agreement. The message names field and value.
   absl::Status Validate() const;
 };
 
-// From the text of config.json. INVALID_ARGUMENT names the key and value; UNIMPLEMENTED names a
-// model_type, activation, attention kind or quantisation that this build cannot compute, and lists
-// the model types it can.
+// From the text of config.json, or of its text_config where a multimodal model has one.
+// INVALID_ARGUMENT names the key and value; UNIMPLEMENTED names a model_type (listing the known
+// ones), activation or quantisation that no part of this build can compute. What only the frontend
+// cannot is in beyond_frontend.
 absl::StatusOr<ModelConfig> ParseModelConfig(absl::string_view config_json);
 
 // Adds the stop ids of generation_config.json to `config`.

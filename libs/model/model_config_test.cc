@@ -62,7 +62,7 @@ TEST(ParseModelConfig, ReadsASoftmaxModelAsPublished) {
   EXPECT_EQ(config.attention.num_kv_heads, 4);
   EXPECT_EQ(config.attention.rotary_dim, 128);
   EXPECT_EQ(config.attention.rope_theta, 1e6);
-  EXPECT_TRUE(config.attention.qk_norm);
+  EXPECT_EQ(config.attention.qk_norm, QkNorm::kPerHead);
   EXPECT_FALSE(config.attention.qkv_bias);
   EXPECT_EQ(config.moe.scoring, RouterScoring::kSoftmax);
   EXPECT_EQ(config.moe.num_experts, 128);
@@ -85,7 +85,7 @@ TEST(ParseModelConfig, ReadsASigmoidModelAsPublished) {
   EXPECT_TRUE(config.is_moe_layer[3]);
   EXPECT_EQ(config.dense_intermediate_size, 12288);
   EXPECT_EQ(config.attention.rotary_dim, 64);
-  EXPECT_TRUE(config.attention.qk_norm);
+  EXPECT_EQ(config.attention.qk_norm, QkNorm::kPerHead);
   EXPECT_TRUE(config.attention.qkv_bias);
   EXPECT_FALSE(config.attention.output_bias);
   EXPECT_EQ(config.moe.scoring, RouterScoring::kSigmoid);
@@ -110,7 +110,7 @@ TEST(ParseModelConfig, FallsBackToWhatTheModelTypeImplies) {
       ParseModelConfig(TinyGlm4MoeConfig(R"({"norm_topk_prob": null, "use_qk_norm": null,
           "partial_rotary_factor": null, "first_k_dense_replace": null})")));
   EXPECT_TRUE(glm.moe.normalize_weights);
-  EXPECT_FALSE(glm.attention.qk_norm);
+  EXPECT_EQ(glm.attention.qk_norm, QkNorm::kNone);
   EXPECT_EQ(glm.attention.rotary_dim, 32);
   EXPECT_THAT(glm.is_moe_layer, ElementsAre(false, true, true, true));
 }
@@ -159,8 +159,8 @@ void ExpectRefused(const std::string& text, const BadConfig& bad) {
 
 TEST(ParseModelConfig, NamesWhatItCannotCompute) {
   const BadConfig cases[] = {
-      {R"({"model_type": "deepseek_v3"})", kUnimplemented, "model_type=deepseek_v3"},
-      {R"({"model_type": "deepseek_v3"})", kUnimplemented, "glm4_moe, qwen3_moe"},
+      {R"({"model_type": "deepseek_v4"})", kUnimplemented, "model_type=deepseek_v4"},
+      {R"({"model_type": "deepseek_v4"})", kUnimplemented, "qwen3_moe, qwen3_next"},
       {R"({"quantization_config": {"quant_method": "aqlm"}})", kUnimplemented, "quant_method=aqlm"},
       {R"({"quantization_config": {"quant_method": "gptq", "bits": 8, "group_size": 128}})",
        kUnimplemented, "bits=8"},
@@ -187,19 +187,8 @@ TEST(ParseModelConfig, NamesWhatItCannotCompute) {
           "group_size": 128}}, "b": {"weights": {"num_bits": 4, "group_size": 32}}}}})",
        kUnimplemented, "config_groups=(several)"},
       {R"({"quantization_config": {}})", kUnimplemented, "quant_method"},
-      {R"({"rope_scaling": {"rope_type": "yarn", "factor": 4}})", kUnimplemented,
-       "rope_scaling.rope_type=yarn"},
-      {R"({"rope_scaling": {"type": "linear"}})", kUnimplemented, "linear"},
-      {R"({"rope_parameters": {"rope_type": "llama3", "rope_theta": 1e6}})", kUnimplemented,
-       "rope_parameters.rope_type=llama3"},
-      {R"({"use_sliding_window": true, "sliding_window": 4096})", kUnimplemented, "sliding_window"},
-      {R"({"use_sliding_window": null, "sliding_window": 4096})", kUnimplemented, "sliding_window"},
-      {R"({"layer_types": ["full_attention", "sliding_attention"]})", kUnimplemented,
-       "layer_types=sliding_attention"},
       {R"({"hidden_act": "gelu"})", kUnimplemented, "hidden_act=gelu"},
       {R"({"hidden_act": "relu2", "swiglu_limit": 7.0})", kUnimplemented, "swigluoai"},
-      {R"({"scoring_func": "sigmoid"})", kUnimplemented, "scoring_func=sigmoid"},
-      {R"({"n_group": 2, "topk_group": 1})", kUnimplemented, "n_group=2"},
       {R"({"mlp_layer_types": ["sparse", "sparse", "hybrid", "dense"]})", kUnimplemented, "hybrid"},
   };
   for (const BadConfig& bad : cases) ExpectRefused(TinyQwen3MoeConfig(bad.patch), bad);
@@ -226,15 +215,40 @@ TEST(ParseModelConfig, ReadsTheActivationByItsProperties) {
   EXPECT_TRUE(config.moe.expert_bias);
 }
 
-TEST(ParseModelConfig, RefusesOtherActivationsWhereDenseLayersOrSharedExpertsWouldNeedThemToo) {
-  for (const char* patch :
-       {R"({"swiglu_limit": 7})", R"({"hidden_act": "swigluoai"})", R"({"mlp_bias": true})"}) {
-    EXPECT_THAT(ParseModelConfig(TinyGlm4MoeConfig(patch)),
-                StatusIs(kUnimplemented, HasSubstr("shared experts")));
+// What changes no expert leaves the workers able to serve them.
+TEST(ParseModelConfig, SaysWhatTheFrontendCannotCompute) {
+  const auto expect = [](const std::string& text, const std::string& named) {
+    ATELIER_ASSERT_OK_AND_ASSIGN(const ModelConfig config, ParseModelConfig(text));
+    EXPECT_THAT(config.CheckFrontend(),
+                StatusIs(kUnimplemented, AllOf(HasSubstr("model_type=" + config.model_type),
+                                               HasSubstr(named), HasSubstr("workers can serve"))));
+  };
+  const std::pair<const char*, const char*> of_softmax[] = {
+      {R"({"rope_scaling": {"rope_type": "yarn", "factor": 4}})", "rope_scaling.rope_type=yarn"},
+      {R"({"rope_scaling": {"type": "linear"}})", "rope_scaling.rope_type=linear"},
+      {R"({"rope_parameters": {"rope_type": "llama3", "rope_theta": 1e6}})",
+       "rope_parameters.rope_type=llama3"},
+      {R"({"use_sliding_window": true, "sliding_window": 4096})", "sliding_window=4096"},
+      {R"({"use_sliding_window": null, "sliding_window": 4096})", "sliding_window=4096"},
+      {R"({"layer_types": ["full_attention", "sliding_attention"]})",
+       "layer_types=sliding_attention"},
+      {R"({"attn_type_list": [1, 0, 1, 0]})", "attn_type_list=0;"},
+      {R"({"clip_qkv": 8.0})", "clip_qkv"},
+      {R"({"kv_lora_rank": 512, "num_attention_heads": null})", "kv_lora_rank=512"},
+      {R"({"scoring_func": "sigmoid"})", "scoring_func=sigmoid"},
+      {R"({"topk_method": "group_limited_greedy"})", "topk_method=group_limited_greedy"},
+      {R"({"n_group": 2, "topk_group": 1})", "n_group=2 with softmax"},
+      {R"({"swiglu_limit": 7, "mlp_only_layers": [0]})", "dense layers"},
+      {R"({"model_type": "llama", "mlp_bias": true})", "mlp_bias"},
+  };
+  for (const auto& [patch, named] : of_softmax) expect(TinyQwen3MoeConfig(patch), named);
+  for (const char* patch : {R"({"swiglu_limit": 7, "first_k_dense_replace": 0})",
+                            R"({"hidden_act": "swigluoai", "first_k_dense_replace": 0})",
+                            R"({"mlp_bias": true, "first_k_dense_replace": 0})"}) {
+    expect(TinyGlm4MoeConfig(patch), "shared experts");
   }
-  EXPECT_THAT(
-      ParseModelConfig(TinyQwen3MoeConfig(R"({"swiglu_limit": 7, "mlp_only_layers": [0]})")),
-      StatusIs(kUnimplemented, HasSubstr("dense layers")));
+  ATELIER_ASSERT_OK_AND_ASSIGN(const ModelConfig whole, ParseModelConfig(TinyQwen3MoeConfig()));
+  ATELIER_EXPECT_OK(whole.CheckFrontend());
 }
 
 TEST(ParseModelConfig, NamesAMissingKey) {
@@ -262,6 +276,19 @@ TEST(ParseModelConfig, NamesAWrongTypeAndItsValue) {
       {R"({"swiglu_limit": 0})", kInvalid, "swiglu_limit=0"},
       {R"({"swiglu_alpha": "x"})", kInvalid, "swiglu_alpha"},
       {R"({"mlp_bias": 1})", kInvalid, "mlp_bias"},
+      {R"({"text_config": 3})", kInvalid, "text_config=3 must be an object"},
+      {R"({"kv_lora_rank": 0})", kInvalid, "kv_lora_rank=0"},
+      {R"({"sliding_window": "wide", "use_sliding_window": true})", kInvalid, "sliding_window"},
+      {R"({"attn_type_list": 1})", kInvalid, "attn_type_list=1"},
+      {R"({"rotary_dim": 1})", kInvalid, "rotary_dim=1"},
+      {R"({"moe_layer_freq": [1, 0]})", kInvalid, "moe_layer_freq"},
+      {R"({"topk_method": 1})", kInvalid, "topk_method=1"},
+      {R"({"model_type": "qwen2_moe", "shared_expert_intermediate_size": -1})", kInvalid,
+       "shared_expert_intermediate_size=-1"},
+      {R"({"model_type": "qwen3_next"})", kInvalid,
+       "required key shared_expert_intermediate_size is missing"},
+      {R"({"model_type": "mixtral", "moe_intermediate_size": null, "intermediate_size": null})",
+       kInvalid, "moe_intermediate_size (or intermediate_size)"},
       {R"({"model_type": 3})", kInvalid, "model_type=3 must be a string"},
       {R"({"mlp_only_layers": 1})", kInvalid, "mlp_only_layers"},
       {R"({"mlp_only_layers": ["1"]})", kInvalid, "mlp_only_layers"},

@@ -149,16 +149,18 @@ std::vector<float> RmsNorm(absl::Span<const float> x, absl::Span<const float> we
   return y;
 }
 
-void ApplyRope(absl::Span<float> head, int rotary_dim, double theta, int64_t position) {
+void ApplyRope(absl::Span<float> head, int rotary_dim, double theta, int64_t position,
+               bool interleaved) {
   const size_t half = static_cast<size_t>(rotary_dim) / 2;
   ATELIER_CHECK(rotary_dim % 2 == 0 && 2 * half <= head.size());
   for (size_t i = 0; i < half; ++i) {
     const double frequency = std::pow(theta, -2.0 * static_cast<double>(i) / rotary_dim);
     const double angle = static_cast<double>(position) * frequency;
-    const double low = head[i];
-    const double high = head[i + half];
-    head[i] = static_cast<float>(low * std::cos(angle) - high * std::sin(angle));
-    head[i + half] = static_cast<float>(high * std::cos(angle) + low * std::sin(angle));
+    float& first = head[interleaved ? 2 * i : i];
+    float& second = head[interleaved ? 2 * i + 1 : i + half];
+    const double low = first, high = second;
+    first = static_cast<float>(low * std::cos(angle) - high * std::sin(angle));
+    second = static_cast<float>(high * std::cos(angle) + low * std::sin(angle));
   }
 }
 

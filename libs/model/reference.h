@@ -20,8 +20,10 @@ std::vector<float> MatVec(absl::Span<const float> weight, absl::Span<const float
 // x / sqrt(mean(x^2) + eps) * weight.
 std::vector<float> RmsNorm(absl::Span<const float> x, absl::Span<const float> weight, double eps);
 
-// Rotates one head's first rotary_dim dims in place, pairing dims i and i + rotary_dim / 2.
-void ApplyRope(absl::Span<float> head, int rotary_dim, double theta, int64_t position);
+// Rotates one head's first rotary_dim dims in place, pairing dims i and i + rotary_dim / 2, or
+// (interleaved) 2i and 2i + 1.
+void ApplyRope(absl::Span<float> head, int rotary_dim, double theta, int64_t position,
+               bool interleaved = false);
 
 double Silu(double x);
 

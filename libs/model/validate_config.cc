@@ -49,10 +49,6 @@ absl::Status ValidateGroups(const MoeConfig& moe) {
   ATELIER_RETURN_IF_ERROR(IntInRange("n_group", moe.num_groups, 1, moe.num_experts));
   ATELIER_RETURN_IF_ERROR(IntInRange("topk_group", moe.top_k_groups, 1, moe.num_groups));
   if (moe.num_groups == 1) return absl::OkStatus();
-  if (moe.scoring != RouterScoring::kSigmoid) {
-    return absl::UnimplementedError(absl::StrCat(
-        "n_group=", moe.num_groups, " with softmax scoring is not supported by this build"));
-  }
   // A group is judged by its two best experts.
   const int group_size = moe.num_experts / moe.num_groups;
   if (moe.num_experts % moe.num_groups != 0 || group_size < 2) {
@@ -68,6 +64,15 @@ absl::Status ValidateGroups(const MoeConfig& moe) {
   return absl::OkStatus();
 }
 
+absl::Status ValidateActivation(const MoeConfig& moe) {
+  if (!(moe.activation.limit > 0) || !std::isfinite(moe.activation.alpha)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("swiglu_limit=", moe.activation.limit,
+                     " must be above 0 and swiglu_alpha=", moe.activation.alpha, " finite"));
+  }
+  return absl::OkStatus();
+}
+
 absl::Status ValidateMoe(const MoeConfig& moe, int hidden_size) {
   ATELIER_RETURN_IF_ERROR(IntInRange("num_experts", moe.num_experts, 1, kMaxExperts));
   ATELIER_RETURN_IF_ERROR(IntInRange("num_experts_per_tok", moe.top_k, 1, moe.num_experts));
@@ -77,7 +82,7 @@ absl::Status ValidateMoe(const MoeConfig& moe, int hidden_size) {
       IntInRange("shared expert's width", moe.shared_intermediate_size, 0, kMaxIntermediateSize));
   ATELIER_RETURN_IF_ERROR(InRange("routed_scaling_factor", moe.routed_scaling_factor, 1e-6, 1e6));
   ATELIER_RETURN_IF_ERROR(InRange("normalize_epsilon", moe.normalize_epsilon, 0.0, 1.0));
-  ATELIER_RETURN_IF_ERROR(ValidateGroups(moe));
+  ATELIER_RETURN_IF_ERROR(ValidateActivation(moe));
   // Gate and up are computed as one matrix.
   ATELIER_RETURN_IF_ERROR(
       MatrixFits("an expert's gate and up", int64_t{2} * moe.intermediate_size, hidden_size));
@@ -85,14 +90,16 @@ absl::Status ValidateMoe(const MoeConfig& moe, int hidden_size) {
                     hidden_size);
 }
 
-// Dense layers and shared experts are computed elsewhere than the routed ones, as SwiGLU.
-absl::Status ValidateActivation(const ModelConfig& config) {
+// What the frontend computes.
+absl::Status ValidateForFrontend(const ModelConfig& config) {
   const MoeConfig& moe = config.moe;
-  if (!(moe.activation.limit > 0) || !std::isfinite(moe.activation.alpha)) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("swiglu_limit=", moe.activation.limit,
-                     " must be above 0 and swiglu_alpha=", moe.activation.alpha, " finite"));
+  ATELIER_RETURN_IF_ERROR(ValidateAttention(config.attention, config.hidden_size));
+  if (moe.num_experts == 0) return absl::OkStatus();
+  if (moe.num_groups > 1 && moe.scoring != RouterScoring::kSigmoid) {
+    return absl::UnimplementedError(absl::StrCat(
+        "n_group=", moe.num_groups, " with softmax scoring is not supported by this build"));
   }
+  ATELIER_RETURN_IF_ERROR(ValidateGroups(moe));
   if (moe.activation.IsSwiGlu() && !moe.expert_bias) return absl::OkStatus();
   if (moe.shared_intermediate_size == 0 && config.num_moe_layers() == config.num_layers) {
     return absl::OkStatus();
@@ -126,8 +133,8 @@ absl::Status ModelConfig::Validate() const {
   }
   ATELIER_RETURN_IF_ERROR(IntInRange("bos_token_id", bos_token_id, -1, INT32_MAX));
   ATELIER_RETURN_IF_ERROR(IntInRange("pad_token_id", pad_token_id, -1, INT32_MAX));
-  ATELIER_RETURN_IF_ERROR(ValidateAttention(attention, hidden_size));
-  ATELIER_RETURN_IF_ERROR(ValidateActivation(*this));
+  if (beyond_frontend.empty()) ATELIER_RETURN_IF_ERROR(ValidateForFrontend(*this));
+  if (moe.num_experts == 0 && num_moe_layers() == 0) return absl::OkStatus();
   return ValidateMoe(moe, hidden_size);
 }
 

@@ -140,19 +140,20 @@ class Model {
     const Vector& weight = Load(absl::StrCat(prefix, "_proj.weight"));
     const absl::Span<const float> bias = LoadIf(shape.qkv_bias, absl::StrCat(prefix, "_proj.bias"));
     const absl::Span<const float> norm =
-        LoadIf(normed && shape.qk_norm, absl::StrCat(prefix, "_norm.weight"));
+        LoadIf(normed && shape.qk_norm != QkNorm::kNone, absl::StrCat(prefix, "_norm.weight"));
     const size_t head_dim = static_cast<size_t>(shape.head_dim);
     Vector all;
     for (size_t t = 0; t < x.size(); ++t) {
       Vector row = reference::MatVec(weight, x[t], bias);
-      for (size_t begin = 0; begin < row.size(); begin += head_dim) {
+      for (size_t begin = 0; begin < row.size() && !norm.empty(); begin += norm.size()) {
+        const absl::Span<float> part(&row[begin], norm.size());
+        const Vector value = reference::RmsNorm(part, norm, config_.rms_norm_eps);
+        std::copy(value.begin(), value.end(), part.begin());
+      }
+      for (size_t begin = 0; begin < row.size() && rotated; begin += head_dim) {
         const absl::Span<float> head(&row[begin], head_dim);
-        if (!norm.empty()) {
-          const Vector value = reference::RmsNorm(head, norm, config_.rms_norm_eps);
-          std::copy(value.begin(), value.end(), head.begin());
-        }
-        if (rotated)
-          reference::ApplyRope(head, shape.rotary_dim, shape.rope_theta, static_cast<int64_t>(t));
+        reference::ApplyRope(head, shape.rotary_dim, shape.rope_theta, static_cast<int64_t>(t),
+                             shape.interleaved_rope);
       }
       all.insert(all.end(), row.begin(), row.end());
     }
@@ -182,6 +183,13 @@ class Model {
     const Vector& up = Load(absl::StrCat(prefix, "up_proj.weight"));
     const Vector& down = Load(absl::StrCat(prefix, "down_proj.weight"));
     return reference::SwiGluFfn({gate, up, down}, x);
+  }
+
+  // What the shared expert's result is multiplied by.
+  float SharedFactor(const std::string& prefix, const Vector& x) {
+    if (!config_.moe.shared_gate) return 1.0f;
+    const Vector& gate = Load(absl::StrCat(prefix, "shared_expert_gate.weight"));
+    return static_cast<float>(1.0 / (1.0 + std::exp(-double{reference::MatVec(gate, x)[0]})));
   }
 
   Vector Routed(int layer, const Vector& x, const reference::RouterChoice& choice) {
@@ -230,7 +238,8 @@ class Model {
       Vector y = Routed(layer, row, Choose(layer, t, reference::MatVec(router, row), bias));
       if (config_.moe.shared_intermediate_size > 0) {
         const Vector shared = Ffn(absl::StrCat(prefix, "shared_experts."), row);
-        for (size_t j = 0; j < y.size(); ++j) y[j] += shared[j];
+        const float factor = SharedFactor(prefix, row);
+        for (size_t j = 0; j < y.size(); ++j) y[j] += factor * shared[j];
       }
       out.push_back(std::move(y));
     }

@@ -16,6 +16,7 @@
 #include "libs/checkpoint/gguf_type.h"
 #include "libs/checkpoint/tensor_floats.h"
 #include "libs/checkpoint/tensor_list.h"
+#include "libs/model/architectures.h"
 
 namespace atelier::testing {
 namespace {
@@ -94,6 +95,7 @@ std::string GgufName(absl::string_view published, absl::string_view second_norm)
                                       {"self_attn.k_norm", "attn_k_norm"},
                                       {"mlp.gate.weight", "ffn_gate_inp.weight"},
                                       {"mlp.gate.e_score_correction_bias", "exp_probs_b.bias"},
+                                      {"mlp.shared_expert_gate", "ffn_gate_inp_shexp"},
                                       {"mlp.shared_experts.gate_proj", "ffn_gate_shexp"},
                                       {"mlp.shared_experts.up_proj", "ffn_up_shexp"},
                                       {"mlp.shared_experts.down_proj", "ffn_down_shexp"},
@@ -103,9 +105,22 @@ std::string GgufName(absl::string_view published, absl::string_view second_norm)
   return name;
 }
 
+// Rows of q and k whose rotary pairs are halves of a head, put so that they are neighbours.
+std::string Interleaved(const std::string& rows, int64_t head_dim, size_t row_bytes) {
+  std::string result;
+  for (size_t row = 0; row * row_bytes < rows.size(); ++row) {
+    const auto dim = static_cast<size_t>(head_dim);
+    const size_t in_head = row % dim;
+    const size_t from = row - in_head + in_head / 2 + in_head % 2 * (dim / 2);
+    result += rows.substr(from * row_bytes, row_bytes);
+  }
+  return result;
+}
+
 void AddMetadata(const ModelConfig& config, GgufWriter& writer) {
+  const Architecture& row = *FindArchitecture(config.model_type);
   const bool sigmoid = config.moe.scoring == RouterScoring::kSigmoid;
-  const std::string arch = sigmoid ? "glm4moe" : "qwen3moe";
+  const std::string arch(row.gguf_name);
   const auto key = [&](absl::string_view name) { return absl::StrCat(arch, ".", name); };
   int dense = 0;
   while (!config.is_moe_layer[static_cast<size_t>(dense)]) ++dense;
@@ -113,7 +128,9 @@ void AddMetadata(const ModelConfig& config, GgufWriter& writer) {
   writer.Add(key("block_count"), config.num_layers);
   writer.Add(key("context_length"), config.max_position_embeddings);
   writer.Add(key("embedding_length"), config.hidden_size);
-  writer.Add(key("feed_forward_length"), config.dense_intermediate_size);
+  writer.Add(key("feed_forward_length"), row.experts_have_dense_width
+                                             ? config.moe.intermediate_size
+                                             : config.dense_intermediate_size);
   writer.Add(key("attention.head_count"), config.attention.num_heads);
   writer.Add(key("attention.head_count_kv"), config.attention.num_kv_heads);
   writer.Add(key("attention.key_length"), config.attention.head_dim);
@@ -123,11 +140,16 @@ void AddMetadata(const ModelConfig& config, GgufWriter& writer) {
   writer.Add(key("rope.dimension_count"), config.attention.rotary_dim);
   writer.Add(key("expert_count"), config.moe.num_experts);
   writer.Add(key("expert_used_count"), config.moe.top_k);
-  writer.Add(key("expert_feed_forward_length"), config.moe.intermediate_size);
+  if (!row.experts_have_dense_width) {
+    writer.Add(key("expert_feed_forward_length"), config.moe.intermediate_size);
+  }
   writer.Add(key("expert_weights_norm"), config.moe.normalize_weights);
   writer.Add("tokenizer.ggml.eos_token_id", static_cast<uint32_t>(config.eos_token_ids[0]));
   writer.Add("tokenizer.ggml.bos_token_id", static_cast<uint32_t>(config.bos_token_id));
   writer.Add("tokenizer.ggml.padding_token_id", static_cast<uint32_t>(config.pad_token_id));
+  if (config.moe.shared_gate) {
+    writer.Add(key("expert_shared_feed_forward_length"), config.moe.shared_intermediate_size);
+  }
   if (!sigmoid) return;
   writer.Add(key("leading_dense_block_count"), dense);
   writer.Add(key("expert_shared_count"),
@@ -247,13 +269,22 @@ GgufWriter GgufOf(const Checkpoint& checkpoint,
       data += type.dtype ? FloatBytes(type, part)
                          : RandomGgufBlocks(type.name, Count(part.shape), writer.tensors.size());
     }
+    const bool rotated =
+        absl::EndsWith(name, "attn_q.weight") || absl::EndsWith(name, "attn_k.weight");
+    if (rotated && FindArchitecture(config.model_type)->gguf_interleaved_rope) {
+      data =
+          Interleaved(data, config.attention.head_dim, data.size() / static_cast<size_t>(shape[0]));
+    }
     writer.AddTensor({name, type.id, shape, data});
   };
-  const std::string second_norm = config.moe.correction_bias ? "post_attention_norm" : "ffn_norm";
+  const std::string second_norm =
+      config.model_type == "glm4_moe" ? "post_attention_norm" : "ffn_norm";
   for (const PromisedTensor& tensor : FrontendTensors(config)) {
     const std::string name = GgufName(tensor.name, second_norm);
     const bool is_float = tensor.shape.size() == 1 || absl::EndsWith(name, "ffn_gate_inp.weight");
-    add(name, tensor.shape, {checkpoint.Find(tensor.name).value()}, is_float);
+    const bool is_gate = absl::EndsWith(name, "ffn_gate_inp_shexp.weight");
+    add(name, is_gate ? std::vector<int64_t>{config.hidden_size} : tensor.shape,
+        {checkpoint.Find(tensor.name).value()}, is_float || is_gate);
   }
   for (int layer = 0; layer < config.num_layers; ++layer) {
     if (!config.is_moe_layer[static_cast<size_t>(layer)]) continue;

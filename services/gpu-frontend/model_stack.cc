@@ -135,8 +135,13 @@ class ModelStack final : public LoadedModel {
     ATELIER_ASSIGN_OR_RETURN(checkpoint_, Checkpoint::Open(options.model_path));
     ATELIER_RETURN_IF_ERROR(VerifyTensors(*checkpoint_, Role::kFrontend));
     ATELIER_RETURN_IF_ERROR(RequireFrontendFetched(*checkpoint_));
-    ATELIER_ASSIGN_OR_RETURN(device_, CreateDevice(options, context));
     const ModelConfig& config = checkpoint_->config();
+    if (config.num_moe_layers() == 0) {
+      return absl::UnimplementedError(
+          absl::StrCat("--model-path=", options.model_path, ": model_type=", config.model_type,
+                       " has no layer with experts, and this frontend serves no other models"));
+    }
+    ATELIER_ASSIGN_OR_RETURN(device_, CreateDevice(options, context));
     const GraphOptions graph = GraphOptionsFor(options, config);
     // Before the workers, which may take minutes.
     ATELIER_RETURN_IF_ERROR(ModelGraph::CheckFits(config, *device_, graph));

@@ -79,9 +79,22 @@ int64_t Elements(const std::vector<PromisedTensor>& tensors) {
   return elements;
 }
 
-void CountParameters(Inspection& inspection) {
+// Of a model whose other tensors nobody here knows: as the file has them, without scales.
+int64_t ElementsBesideExperts(const Checkpoint& checkpoint) {
+  int64_t elements = 0;
+  for (const std::string& name : checkpoint.TensorNames()) {
+    if (ClassOf(name) == kRoutedExperts || absl::StrContains(name, "_scale")) continue;
+    const absl::StatusOr<TensorView> tensor = checkpoint.Find(name);
+    if (tensor.ok()) elements += Elements({{name, tensor->shape}});
+  }
+  return elements;
+}
+
+void CountParameters(const Checkpoint& checkpoint, Inspection& inspection) {
   const ModelConfig& config = inspection.config;
-  inspection.parameters = inspection.active_parameters = Elements(FrontendTensors(config));
+  inspection.parameters = inspection.active_parameters = config.beyond_frontend.empty()
+                                                             ? Elements(FrontendTensors(config))
+                                                             : ElementsBesideExperts(checkpoint);
   for (int layer = 0; layer < config.num_layers; ++layer) {
     if (!config.is_moe_layer[static_cast<size_t>(layer)]) continue;
     const int64_t expert = Elements(ExpertTensorsAlone(config, layer, 0));
@@ -180,10 +193,11 @@ absl::StatusOr<Inspection> Inspect(const Checkpoint& checkpoint, const InspectOp
   inspection.path = checkpoint.directory();
   inspection.digest = checkpoint.digest();
   inspection.config = checkpoint.config();
-  CountParameters(inspection);
+  CountParameters(checkpoint, inspection);
   ATELIER_RETURN_IF_ERROR(CountTensors(checkpoint, inspection));
   inspection.frontend.supported = VerifyTensors(checkpoint, Role::kFrontend);
   ATELIER_RETURN_IF_ERROR(InspectExperts(checkpoint, options, inspection));
+  if (!inspection.config.beyond_frontend.empty()) return inspection;  // no frontend to plan
   ATELIER_ASSIGN_OR_RETURN(inspection.frontend_memory,
                            PlanFrontendMemory(checkpoint, options.frontend_memory,
                                               inspection.frontend_memory.gpu_experts));

@@ -31,6 +31,7 @@ using ::atelier::testing::Outcome;
 using ::atelier::testing::StatusIs;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 constexpr int64_t kExpertElements = 3 * 256 * 256;  // of the tiny Qwen model: H256 I256
 
@@ -164,6 +165,26 @@ TEST_F(InspectionTest, SaysWhichRoleCannotServeAndWhy) {
   EXPECT_THAT(outcome.output,
               AllOf(HasSubstr("workers     cannot serve this"),
                     HasSubstr("frontend    cannot serve this"), HasSubstr("embed_tokens")));
+}
+
+TEST_F(InspectionTest, OfAModelBeyondTheFrontendSaysThatItsExpertsAreServed) {
+  testing::TempDir dir;
+  const std::string config = testing::TinyQwen3MoeConfig(
+      R"({"model_type": "qwen3_next", "shared_expert_intermediate_size": 64})");
+  testing::WriteSyntheticCheckpoint(dir.path(), {.config_json = config});
+  ATELIER_ASSERT_OK_AND_ASSIGN(const auto checkpoint, Checkpoint::Open(dir.path()));
+  ATELIER_ASSERT_OK_AND_ASSIGN(const Inspection inspection,
+                               Inspect(*checkpoint, {.frontend_memory = 1}));
+  ATELIER_EXPECT_OK(inspection.worker.supported);
+  ASSERT_EQ(inspection.workers.size(), 1u);
+  EXPECT_GT(inspection.workers[0].weight_bytes, 4 * 8 * kExpertElements * 2 - 1);
+  EXPECT_THAT(inspection.frontend.supported,
+              StatusIs(absl::StatusCode::kUnimplemented, HasSubstr("linear attention")));
+  EXPECT_EQ(inspection.frontend_memory.weights, 0);
+  EXPECT_EQ(inspection.parameters * 2, inspection.worker.bytes + inspection.frontend.bytes);
+  EXPECT_THAT(
+      InspectionText(inspection),
+      AllOf(HasSubstr("cannot serve this: model_type=qwen3_next"), Not(HasSubstr("KV cache"))));
 }
 
 TEST_F(InspectionTest, RefusesBadUsage) {

@@ -108,6 +108,7 @@ void AppendWorkers(std::string& text, const Inspection& inspection) {
 void AppendFrontend(std::string& text, const Inspection& inspection) {
   const FrontendMemory& memory = inspection.frontend_memory;
   AppendLine(text, "frontend", RoleFact(inspection.frontend));
+  if (!inspection.config.beyond_frontend.empty()) return;
   absl::StrAppendFormat(
       &text, "  %-19s %s: %s of weights in memory, %s of program%s\n", "memory",
       FormatBytes(memory.Resident()), FormatBytes(memory.weights), FormatBytes(memory.process),

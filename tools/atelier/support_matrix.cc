@@ -25,6 +25,9 @@ constexpr char kIntroduction[] =
 
 // Which test stands behind what.
 constexpr char kFamilyTest[] = "TinyModelOfMethod.LogitsAgreeWithTheReference";
+constexpr char kExpertsTest[] = "FamiliesTest.EveryFamilysExpertsAreFoundInBothFormats";
+constexpr char kRefusalTest[] = "FamiliesTest.TheFrontendRefusesWhatItCannotComputeByName";
+constexpr char kDenseTest[] = "PublishedConfigs.OfADenseModelHaveNoExperts";
 constexpr char kGgufFamilyTest[] = "GgufCheckpointTest.IsTheModelOfTheFolder";
 constexpr char kGgufValuesTest[] = "GgufOracle.EveryTypeIsReadBitForBit";
 constexpr char kGgufExpertsTest[] = "PublishedGguf.HoldsTheBlocksOfEveryType";
@@ -47,13 +50,29 @@ std::string Names(const std::vector<Method>& methods) {
   });
 }
 
+std::string FamilyTests(const Architecture& row) {
+  if (!row.has_experts) return Code(kDenseTest);
+  std::string tests = absl::StrCat(Code(kExpertsTest));
+  if (!row.beyond_frontend.empty()) return absl::StrCat(tests, ", ", Code(kRefusalTest));
+  return absl::StrCat(tests, ", ", Code(kFamilyTest));
+}
+
+std::string FrontendCell(const Architecture& row) {
+  if (!row.beyond_frontend.empty()) return absl::StrCat("no: ", row.beyond_frontend);
+  return row.has_experts ? "computed" : "read, but not served: workers have no part in it";
+}
+
 std::string Families() {
   std::string text = absl::StrCat(
-      "\n## Model families\n\n", Heading({"`model_type`", "GGUF architecture", "router", "tests"}));
+      "\n## Model families\n\nWorkers serve the experts of every family that has any; the frontend "
+      "computes the rest of those whose layers\nit knows, and refuses the others at start. So does "
+      "it refuse single models of a family whose config.json\nasks for more (`atelier inspect` "
+      "says "
+      "what): windows, scaled rotary frequencies, other scores.\n\n",
+      Heading({"`model_type`", "GGUF architecture", "experts", "frontend", "tests"}));
   for (const Architecture& row : AllArchitectures()) {
-    text += Row({Code(row.model_type), Code(row.gguf_name),
-                 row.scoring == RouterScoring::kSigmoid ? "sigmoid" : "softmax",
-                 absl::StrCat(Code(kFamilyTest), ", ", Code(kGgufFamilyTest))});
+    text += Row({Code(row.model_type), row.gguf_name.empty() ? "" : Code(row.gguf_name),
+                 row.has_experts ? "served" : "none", FrontendCell(row), FamilyTests(row)});
   }
   return text;
 }

@@ -20,11 +20,15 @@ void NormRow(const float* x, const float* weight, float* out, int width, float e
   for (int j = 0; j < width; ++j) out[j] = x[j] * inverse * weight[j];
 }
 
-void RotateHead(float* head, const float* cos_sin, int half) {
+// Pair i is dims i * step and i * step + distance.
+void RotateHead(float* head, const float* cos_sin, int half, bool interleaved) {
+  const int step = interleaved ? 2 : 1, distance = interleaved ? 1 : half;
   for (int i = 0; i < half; ++i) {
-    const float low = head[i], high = head[i + half];
-    head[i] = low * cos_sin[i] - high * cos_sin[i + half];
-    head[i + half] = high * cos_sin[i] + low * cos_sin[i + half];
+    float& low = head[i * step];
+    float& high = head[i * step + distance];
+    const float first = low, second = high;
+    low = first * cos_sin[i] - second * cos_sin[i + half];
+    high = second * cos_sin[i] + first * cos_sin[i + half];
   }
 }
 
@@ -85,7 +89,7 @@ void Rope(const CpuContext& cpu, const RopeArgs& args) {
           const float* cos_sin = args.cos_sin + r * static_cast<size_t>(args.rotary_dim);
           for (size_t h = 0; h < static_cast<size_t>(args.heads); ++h) {
             RotateHead(args.x + r * args.row_stride + h * static_cast<size_t>(args.head_dim),
-                       cos_sin, args.rotary_dim / 2);
+                       cos_sin, args.rotary_dim / 2, args.interleaved);
           }
         }
       });
@@ -108,6 +112,16 @@ void Add(const CpuContext& cpu, const AddArgs& args) {
                           [&](int64_t begin, int64_t end) {
                             for (int64_t i = begin; i < end; ++i) args.x[i] += args.y[i];
                           });
+}
+
+void GateRows(const CpuContext& cpu, const GateRowsArgs& args) {
+  const size_t width = static_cast<size_t>(args.width);
+  cpu.threads.ParallelFor(args.rows, RowGrain(args.width), [&](int64_t begin, int64_t end) {
+    for (size_t r = static_cast<size_t>(begin); r < static_cast<size_t>(end); ++r) {
+      const float factor = 1.0f / (1.0f + std::exp(-args.gate[r]));
+      for (size_t j = 0; j < width; ++j) args.x[r * width + j] *= factor;
+    }
+  });
 }
 
 void GatherRows(const CpuContext&, const GatherRowsArgs& args) {

@@ -31,6 +31,7 @@ void SwiGlu(const CpuContext& cpu, const SwiGluArgs& args);
 void RouterLogits(const CpuContext& cpu, const RouterLogitsArgs& args);
 void Route(const CpuContext& cpu, const RouteArgs& args);
 void Add(const CpuContext& cpu, const AddArgs& args);
+void GateRows(const CpuContext& cpu, const GateRowsArgs& args);
 void GatherRows(const CpuContext& cpu, const GatherRowsArgs& args);
 void ToBFloat16(const CpuContext& cpu, const ToBFloat16Args& args);
 

@@ -51,6 +51,7 @@ class CpuStream final : public DeviceStream {
   void RouterLogits(const RouterLogitsArgs& args) override { QueueOp(cpu_ops::RouterLogits, args); }
   void Route(const RouteArgs& args) override { QueueOp(cpu_ops::Route, args); }
   void Add(const AddArgs& args) override { QueueOp(cpu_ops::Add, args); }
+  void GateRows(const GateRowsArgs& args) override { QueueOp(cpu_ops::GateRows, args); }
   void GatherRows(const GatherRowsArgs& args) override { QueueOp(cpu_ops::GatherRows, args); }
   void ToBFloat16(const ToBFloat16Args& args) override { QueueOp(cpu_ops::ToBFloat16, args); }
 

@@ -22,10 +22,16 @@ void QueueHeadNorms(const LayerContext& context, const AttentionWeights& weights
   const AttentionConfig& shape = context.config.attention;
   float* qkv = context.space.qkv->As<float>();
   const float eps = static_cast<float>(context.config.rms_norm_eps);
-  context.stream.HeadNorm({qkv, layout.stride, weights.q_norm->As<float>(), context.batch.rows,
-                           shape.num_heads, shape.head_dim, eps});
-  context.stream.HeadNorm({qkv + layout.k, layout.stride, weights.k_norm->As<float>(),
-                           context.batch.rows, shape.num_kv_heads, shape.head_dim, eps});
+  const int rows = context.batch.rows;
+  const auto norm = [&](float* x, DeviceBuffer& weight, int heads) {
+    // All heads together are one wide head.
+    const bool whole = shape.qk_norm == QkNorm::kWhole;
+    const int width = whole ? heads * shape.head_dim : shape.head_dim;
+    context.stream.HeadNorm(
+        {x, layout.stride, weight.As<float>(), rows, whole ? 1 : heads, width, eps});
+  };
+  norm(qkv, *weights.q_norm, shape.num_heads);
+  norm(qkv + layout.k, *weights.k_norm, shape.num_kv_heads);
 }
 
 }  // namespace
@@ -48,7 +54,8 @@ void QueueGqaAttention(const LayerContext& context, const LayerWeights& weights,
   QueueHeadNorms(context, weights.attention, layout);
   // q and k lie side by side, so one call rotates the heads of both.
   stream.Rope({qkv, layout.stride, space.cos_sin->As<float>(), rows,
-               shape.num_heads + shape.num_kv_heads, shape.head_dim, shape.rotary_dim});
+               shape.num_heads + shape.num_kv_heads, shape.head_dim, shape.rotary_dim,
+               shape.interleaved_rope});
   stream.KvWrite(
       {qkv + layout.k, qkv + layout.v, layout.stride, space.slots->As<int64_t>(), cache, rows});
   stream.Attention({qkv, layout.stride, space.sequences->As<int32_t>(),

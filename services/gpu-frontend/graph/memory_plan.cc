@@ -15,9 +15,9 @@ int64_t Elements(const PromisedTensor& tensor) {
   return elements;
 }
 
-// Routers and vectors are kept in fp32, matrices in bf16.
+// Routers, gates and vectors are kept in fp32, matrices in bf16.
 int64_t BytesOf(const PromisedTensor& tensor) {
-  const bool is_fp32 = tensor.shape.size() == 1 || absl::EndsWith(tensor.name, "mlp.gate.weight");
+  const bool is_fp32 = tensor.shape.size() == 1 || absl::EndsWith(tensor.name, "gate.weight");
   return Elements(tensor) * static_cast<int64_t>(is_fp32 ? sizeof(float) : sizeof(BFloat16));
 }
 

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -191,12 +192,48 @@ std::vector<Variant> Variants() {
           {"glm4_no_qk_norm", TinyGlm4MoeConfig(R"({"use_qk_norm": false})")},
           {"glm4_groups", TinyGlm4MoeConfig(R"({"n_group": 4, "topk_group": 2})")},
           {"glm4_full_rotary", TinyGlm4MoeConfig(R"({"partial_rotary_factor": 1.0})")},
-          {"glm4_unnormalized", TinyGlm4MoeConfig(R"({"norm_topk_prob": false})")}};
+          {"glm4_unnormalized", TinyGlm4MoeConfig(R"({"norm_topk_prob": false})")},
+          {"mixtral", TinyQwen3MoeConfig(R"({"model_type": "mixtral"})")},
+          {"olmoe", TinyQwen3MoeConfig(R"({"model_type": "olmoe", "norm_topk_prob": false})")},
+          {"minimax_m2", TinyQwen3MoeConfig(R"({"model_type": "minimax_m2", "rotary_dim": 32})")},
+          {"qwen2_moe", TinyQwen3MoeConfig(R"({"model_type": "qwen2_moe", "qkv_bias": true,
+               "norm_topk_prob": false, "shared_expert_intermediate_size": 320})")}};
 }
 
 void PrintTo(const Variant& variant, std::ostream* out) { *out << variant.name; }
 
 INSTANTIATE_TEST_SUITE_P(All, ModelGraphOnEveryVariant, ::testing::ValuesIn(Variants()),
+                         [](const auto& info) { return info.param.name; });
+
+class ModelGraphOfGguf : public ::testing::TestWithParam<Variant> {};
+
+// The same logits from a GGUF file of the model, whose rows of q and k may be in another order.
+TEST_P(ModelGraphOfGguf, MatchesTheModelInDoubleWithinBound) {
+  testing::TempDir dir;
+  const auto checkpoint = OpenSynthetic(dir, GetParam().config, GetParam().dtype);
+  const ModelConfig& config = checkpoint->config();
+  const std::string type = absl::AsciiStrToUpper(DTypeName(GetParam().dtype));
+  testing::GgufOf(*checkpoint, [&](absl::string_view) { return type; }).Write(dir.File("m.gguf"));
+  ATELIER_ASSERT_OK_AND_ASSIGN(const auto gguf, Checkpoint::Open(dir.File("m.gguf")));
+  Runner runner(*gguf, {});
+  const std::vector<int32_t> tokens = RandomTokens(37, 5);
+  Sequence sequence(tokens, 2);
+  const std::vector<float> logits = ChunkedLogits(runner.graph(), sequence, 37);
+  const testing::ForcedLogits expected = WithChoicesOf(runner, *checkpoint, tokens);
+  EXPECT_LT(RelativeError(logits, expected.logits), WholeModelBound(config, GetParam().dtype));
+}
+
+// All but those whose properties have no key in GGUF's metadata.
+std::vector<Variant> GgufVariants() {
+  std::vector<Variant> variants = Variants();
+  std::erase_if(variants, [](const Variant& variant) {
+    return variant.name == "qwen3_dense_layer" || variant.name == "qwen3_biases" ||
+           variant.name == "glm4_groups";
+  });
+  return variants;
+}
+
+INSTANTIATE_TEST_SUITE_P(All, ModelGraphOfGguf, ::testing::ValuesIn(GgufVariants()),
                          [](const auto& info) { return info.param.name; });
 
 class ModelGraphTest : public ::testing::Test {

@@ -26,6 +26,17 @@ RouteArgs MakeRouteArgs(const LayerContext& context, const RouterWeights& weight
   return args;
 }
 
+void QueueSharedExpert(const LayerContext& context, const LayerWeights& weights) {
+  QueueFfn(context, weights.ffn);
+  if (weights.shared_gate == nullptr) return;
+  Workspace& space = context.space;
+  const int rows = context.batch.rows, hidden = context.config.hidden_size;
+  context.stream.RouterLogits({space.normed->As<float>(), weights.shared_gate->As<float>(),
+                               space.shared_gate->As<float>(), rows, hidden, 1});
+  context.stream.GateRows(
+      {space.block_out->As<float>(), space.shared_gate->As<float>(), rows, hidden});
+}
+
 }  // namespace
 
 StageHistograms::StageHistograms(FrontendMetrics& metrics)
@@ -81,7 +92,7 @@ absl::Status MoeBlock::Run(const LayerContext& context, int layer, const LayerWe
   ATELIER_ASSIGN_OR_RETURN(const std::unique_ptr<ExpertsInFlight> in_flight, Begin(context, layer));
   if (weights.ffn.gate_up != nullptr) {
     StageTimer timer(stages_.shared, clock_);
-    QueueFfn(context, weights.ffn);
+    QueueSharedExpert(context, weights);
   }
   // h_routed is free: the copy out of it in the layer before precedes this layer's `routed_` on the
   // stream.

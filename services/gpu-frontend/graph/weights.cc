@@ -34,11 +34,12 @@ absl::StatusOr<AttentionWeights> LoadAttention(TensorLoader& loader, const Model
     ATELIER_ASSIGN_OR_RETURN(weights.output_bias, loader.Floats(absl::StrCat(prefix, "o_proj.bias"),
                                                                 {config.hidden_size}));
   }
-  if (shape.qk_norm) {
-    ATELIER_ASSIGN_OR_RETURN(
-        weights.q_norm, loader.Floats(absl::StrCat(prefix, "q_norm.weight"), {shape.head_dim}));
-    ATELIER_ASSIGN_OR_RETURN(
-        weights.k_norm, loader.Floats(absl::StrCat(prefix, "k_norm.weight"), {shape.head_dim}));
+  if (shape.qk_norm != QkNorm::kNone) {
+    const bool whole = shape.qk_norm == QkNorm::kWhole;
+    ATELIER_ASSIGN_OR_RETURN(weights.q_norm, loader.Floats(absl::StrCat(prefix, "q_norm.weight"),
+                                                           {whole ? q_rows : shape.head_dim}));
+    ATELIER_ASSIGN_OR_RETURN(weights.k_norm, loader.Floats(absl::StrCat(prefix, "k_norm.weight"),
+                                                           {whole ? rows[1] : shape.head_dim}));
   }
   return weights;
 }
@@ -90,6 +91,11 @@ absl::StatusOr<LayerWeights> LoadLayer(TensorLoader& loader, const ModelConfig& 
     ATELIER_ASSIGN_OR_RETURN(weights.ffn,
                              LoadFfn(loader, hidden, config.moe.shared_intermediate_size,
                                      absl::StrCat(layer, "mlp.shared_experts.")));
+  }
+  if (config.moe.shared_gate) {
+    ATELIER_ASSIGN_OR_RETURN(
+        weights.shared_gate,
+        loader.Floats(absl::StrCat(layer, "mlp.shared_expert_gate.weight"), {1, hidden}));
   }
   return weights;
 }

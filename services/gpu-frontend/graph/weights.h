@@ -16,8 +16,8 @@ namespace atelier {
 struct AttentionWeights {
   std::unique_ptr<DeviceMatrix> qkv;       // [(heads + 2 kv_heads) * head_dim, H]: q, k, v stacked
   std::unique_ptr<DeviceBuffer> qkv_bias;  // [(heads + 2 kv_heads) * head_dim] or null
-  std::unique_ptr<DeviceBuffer> q_norm;    // [head_dim] or null
-  std::unique_ptr<DeviceBuffer> k_norm;    // [head_dim] or null
+  std::unique_ptr<DeviceBuffer> q_norm;    // [head_dim], [heads * head_dim] or null
+  std::unique_ptr<DeviceBuffer> k_norm;    // [head_dim], [kv_heads * head_dim] or null
   std::unique_ptr<DeviceMatrix> output;    // [H, heads * head_dim]
   std::unique_ptr<DeviceBuffer> output_bias;  // [H] or null
 };
@@ -40,6 +40,7 @@ struct LayerWeights {
   AttentionWeights attention;
   FfnWeights ffn;        // dense FFN, or shared expert; gate_up is null in a MoE layer without one
   RouterWeights router;  // MoE layers only
+  std::unique_ptr<DeviceBuffer> shared_gate;  // [1, H] fp32, or null
 };
 
 struct ModelWeights {

@@ -46,7 +46,9 @@ std::vector<Wanted> Routed(Workspace& space, const ModelConfig& config, size_t r
   const size_t choices = rows * static_cast<size_t>(config.moe.top_k);
   const size_t values = rows * static_cast<size_t>(config.hidden_size);
   const size_t scores = rows * static_cast<size_t>(config.moe.num_experts);
+  const size_t gates = config.moe.shared_gate ? rows : 0;
   return {{&space.router_logits, MemoryKind::kDevice, scores * sizeof(float)},
+          {&space.shared_gate, MemoryKind::kDevice, gates * sizeof(float)},
           {&space.expert_ids, MemoryKind::kDevice, choices * sizeof(int32_t)},
           {&space.expert_weights, MemoryKind::kDevice, choices * sizeof(float)},
           {&space.wire_rows, MemoryKind::kDevice, values * sizeof(BFloat16)},

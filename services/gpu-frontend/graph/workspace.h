@@ -41,6 +41,7 @@ struct Workspace {
   std::unique_ptr<DeviceBuffer> last_rows;  // [kLogitRows, H]
 
   std::unique_ptr<DeviceBuffer> router_logits;   // [T, E]
+  std::unique_ptr<DeviceBuffer> shared_gate;     // [T]: logits of the shared expert's gate
   std::unique_ptr<DeviceBuffer> expert_ids;      // [T, k] int32
   std::unique_ptr<DeviceBuffer> expert_weights;  // [T, k]
   std::unique_ptr<DeviceBuffer> wire_rows;       // [T, H] bf16
