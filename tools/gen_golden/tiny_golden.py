@@ -101,8 +101,10 @@ def _write(model: TinyModel, directory: Path, command: str) -> None:
     gaps.remove()
 
 
-def write_all(directory: Path, command: str) -> None:
+def write_all(directory: Path, command: str, only: str | None) -> None:
     with torch.inference_mode():
         for model in all_models():
+            if only is not None and model.name != only:
+                continue
             print(f"{model.name} …", flush=True)
             _write(model, directory, command)
