@@ -91,7 +91,7 @@ class Checkpoint {
 
 // Names and shapes of all tensors that `config` promises. VerifyTensors fails on the first that is
 // absent or misshapen, before anything is allocated; for frontends, UNIMPLEMENTED where the model
-// is beyond them (ModelConfig::CheckFrontend).
+// is beyond them (ModelConfig::CheckFrontend), for workers where it has no experts.
 enum class Role { kFrontend, kWorker, kAll };  // all but routed experts; routed experts only; both
 absl::Status VerifyTensors(const Checkpoint& checkpoint, Role role);
 

@@ -146,6 +146,7 @@ absl::Status VerifyTensors(const Checkpoint& checkpoint, Role role) {
     ATELIER_RETURN_IF_ERROR(RequireAll(checkpoint, FrontendTensors(config)));
   }
   if (role == Role::kFrontend) return absl::OkStatus();
+  if (role == Role::kWorker) ATELIER_RETURN_IF_ERROR(config.CheckHasExperts());
   for (int layer = 0; layer < config.num_layers; ++layer) {
     if (!config.is_moe_layer[static_cast<size_t>(layer)]) continue;
     ATELIER_RETURN_IF_ERROR(VerifyExperts(checkpoint, layer));

@@ -207,6 +207,13 @@ int ModelConfig::num_moe_layers() const {
   return static_cast<int>(std::count(is_moe_layer.begin(), is_moe_layer.end(), true));
 }
 
+absl::Status ModelConfig::CheckHasExperts() const {
+  if (num_moe_layers() > 0) return absl::OkStatus();
+  return absl::UnimplementedError(
+      absl::StrCat("model_type=", model_type,
+                   ": the model has no layer with experts, and no others are served"));
+}
+
 absl::Status ModelConfig::CheckFrontend() const {
   if (beyond_frontend.empty()) return absl::OkStatus();
   return absl::UnimplementedError(

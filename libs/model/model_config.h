@@ -90,6 +90,9 @@ struct ModelConfig {
   std::vector<std::string> beyond_frontend;
 
   int num_moe_layers() const;
+  // UNIMPLEMENTED naming the model_type where no layer has experts: nobody serves such a model,
+  // though its layers can be computed.
+  absl::Status CheckHasExperts() const;
   // UNIMPLEMENTED naming the model_type and all of beyond_frontend, unless it is empty.
   absl::Status CheckFrontend() const;
   // Checks every field's range and their agreement. The message names field and value.

@@ -136,11 +136,7 @@ class ModelStack final : public LoadedModel {
     ATELIER_RETURN_IF_ERROR(VerifyTensors(*checkpoint_, Role::kFrontend));
     ATELIER_RETURN_IF_ERROR(RequireFrontendFetched(*checkpoint_));
     const ModelConfig& config = checkpoint_->config();
-    if (config.num_moe_layers() == 0) {
-      return absl::UnimplementedError(
-          absl::StrCat("--model-path=", options.model_path, ": model_type=", config.model_type,
-                       " has no layer with experts, and this frontend serves no other models"));
-    }
+    ATELIER_RETURN_IF_ERROR(config.CheckHasExperts());
     ATELIER_ASSIGN_OR_RETURN(device_, CreateDevice(options, context));
     const GraphOptions graph = GraphOptionsFor(options, config);
     // Before the workers, which may take minutes.

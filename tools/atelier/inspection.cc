@@ -196,6 +196,7 @@ absl::StatusOr<Inspection> Inspect(const Checkpoint& checkpoint, const InspectOp
   CountParameters(checkpoint, inspection);
   ATELIER_RETURN_IF_ERROR(CountTensors(checkpoint, inspection));
   inspection.frontend.supported = VerifyTensors(checkpoint, Role::kFrontend);
+  inspection.frontend.supported.Update(inspection.config.CheckHasExperts());
   ATELIER_RETURN_IF_ERROR(InspectExperts(checkpoint, options, inspection));
   if (!inspection.config.beyond_frontend.empty()) return inspection;  // no frontend to plan
   ATELIER_ASSIGN_OR_RETURN(inspection.frontend_memory,

@@ -187,6 +187,19 @@ TEST_F(InspectionTest, OfAModelBeyondTheFrontendSaysThatItsExpertsAreServed) {
       AllOf(HasSubstr("cannot serve this: model_type=qwen3_next"), Not(HasSubstr("KV cache"))));
 }
 
+TEST_F(InspectionTest, OfADenseModelSaysThatNobodyServesIt) {
+  testing::TempDir dir;
+  const std::string config = testing::TinyQwen3MoeConfig(R"({"model_type": "llama"})");
+  testing::WriteSyntheticCheckpoint(dir.path(), {.config_json = config});
+  ATELIER_ASSERT_OK_AND_ASSIGN(const auto checkpoint, Checkpoint::Open(dir.path()));
+  ATELIER_ASSERT_OK_AND_ASSIGN(const Inspection inspection, Inspect(*checkpoint, {}));
+  for (const RoleReport* role : {&inspection.worker, &inspection.frontend}) {
+    EXPECT_THAT(role->supported,
+                StatusIs(absl::StatusCode::kUnimplemented, HasSubstr("no layer with experts")));
+  }
+  EXPECT_EQ(inspection.parameters * 2, inspection.frontend.bytes);
+}
+
 TEST_F(InspectionTest, RefusesBadUsage) {
   EXPECT_EQ(RunInspect({}).status, 2);
   EXPECT_EQ(RunInspect({model_->path(), "--workers=0"}).status, 2);
