@@ -72,8 +72,7 @@ absl::StatusOr<std::vector<TensorView>> FindExpertBiasTensors(const Checkpoint& 
   std::vector<TensorView> tensors;
   if (!checkpoint.config().moe.expert_bias) return tensors;
   for (const PromisedTensor& tensor : PromisedBiases(checkpoint, layer, expert).promised) {
-    ATELIER_ASSIGN_OR_RETURN(tensors.emplace_back(),
-                             checkpoint.Require(tensor.name, tensor.shape));
+    ATELIER_ASSIGN_OR_RETURN(tensors.emplace_back(), checkpoint.Require(tensor.name, tensor.shape));
   }
   return tensors;
 }
