@@ -177,7 +177,7 @@ TEST_F(InspectionTest, OfAModelBeyondTheFrontendSaysThatItsExpertsAreServed) {
                                Inspect(*checkpoint, {.frontend_memory = 1}));
   ATELIER_EXPECT_OK(inspection.worker.supported);
   ASSERT_EQ(inspection.workers.size(), 1u);
-  EXPECT_GT(inspection.workers[0].weight_bytes, 4 * 8 * kExpertElements * 2 - 1);
+  EXPECT_GT(inspection.workers[0].weights, 4 * 8 * kExpertElements * 2 - 1);
   EXPECT_THAT(inspection.frontend.supported,
               StatusIs(absl::StatusCode::kUnimplemented, HasSubstr("linear attention")));
   EXPECT_EQ(inspection.frontend_memory.weights, 0);
