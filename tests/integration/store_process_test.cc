@@ -16,6 +16,8 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "libs/testing/child_process.h"
+#include "libs/testing/file_server.h"
+#include "libs/testing/run_program.h"
 #include "libs/testing/status_matchers.h"
 #include "libs/testing/synthetic_checkpoint.h"
 #include "libs/testing/temp_dir.h"
@@ -170,6 +172,36 @@ TEST_F(StoreProcessTest, WorkersStartedAtOncePackOnce) {
   auto again = Start(store, {"--shard-slice=0/2"});
   EXPECT_TRUE(again->Answer() == first->Answer());
   EXPECT_EQ(again->NumPacked(), 0u);
+}
+
+// What `atelier fetch` brings for one worker is enough for its store, cold and warm; another slice
+// is refused with the command that fetches it.
+TEST_F(StoreProcessTest, ASliceOfACheckpointIsPackedIntoAStore) {
+  testing::FileServer server(model_->path());
+  const std::string slice = dir_.File("slice"), store = dir_.File("store");
+  const testing::Outcome fetched =
+      testing::RunProgram({ATELIER_BINARY, "fetch", server.url(), "--role=worker",
+                           "--shard-slice=1/2", "--max-gap=0", "--dir=" + slice});
+  ASSERT_EQ(fetched.status, 0) << fetched.output;
+  const std::string answer = Start("", {"--shard-slice=1/2"})->Answer();
+  ASSERT_FALSE(answer.empty());
+  std::filesystem::create_directory(store);
+  const auto start = [&](const std::string& flag) {
+    return std::make_unique<StoreWorker>(
+        dir_.File(absl::StrCat("of-slice-", num_workers_++)),
+        std::vector<std::string>{"--model-path=" + slice, "--store-dir=" + store, flag});
+  };
+  auto cold = start("--shard-slice=1/2");
+  EXPECT_TRUE(cold->Answer() == answer);
+  EXPECT_EQ(cold->NumPacked(), kFiles);
+  cold->Kill();
+  auto warm = start("--shard-slice=1/2");
+  EXPECT_TRUE(warm->Answer() == answer);
+  EXPECT_EQ(warm->NumPacked(), 0u);
+  auto other = start("--shard-slice=0/2");
+  EXPECT_EQ(other->Address(), "");
+  EXPECT_THAT(other->process().Log(),
+              AllOf(HasSubstr("worker_failed"), HasSubstr("--role=worker --shard-slice=0/2")));
 }
 
 TEST_F(StoreProcessTest, AFolderThatIsNotThereEndsTheStart) {
