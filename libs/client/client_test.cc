@@ -153,6 +153,55 @@ TEST_F(ClientTest, AKilledWorkerFailsItsCallsAtOnceAndIsUsedAgainWhenItIsBack) {
   EXPECT_EQ(sums, call_.Expected(1));
 }
 
+TEST_F(ClientTest, PartsMoveToOtherWorkersWhileTheyServe) {
+  const ShardSpec low{kLayers, 0, 4, 0, 1}, high{kLayers, 4, 8, 0, 1};
+  ServedWorker a(With({low}), "127.0.0.1:0");
+  ServedWorker b(With({high}), "127.0.0.1:0");
+  ATELIER_ASSERT_OK_AND_ASSIGN(const auto client, Connect({a.address(), b.address()}));
+  const auto now_holds = [&](ServedWorker& worker, size_t index, std::vector<ShardSpec> shards,
+                             absl::string_view text) {
+    WorkerDescription description = With(std::move(shards));
+    description.epoch = worker.worker.Describe().epoch + 1;
+    worker.worker.SetDescription(description);
+    const absl::Time deadline = absl::Now() + absl::Seconds(30);
+    while (absl::Now() < deadline && client->Workers()[index].shards != text) {
+      absl::SleepFor(absl::Milliseconds(10));
+    }
+    EXPECT_EQ(client->Workers()[index].shards, text);
+  };
+  now_holds(b, 1, {high, low},
+            "layers 0-3, experts 4-7, slice 0/1; layers 0-3, experts 0-3, slice 0/1");
+  now_holds(a, 0, {{{2}, 0, 4, 0, 1}}, "layers 2, experts 0-3, slice 0/1");
+  // The indexes of b's shards have changed, too.
+  now_holds(b, 1, {low, high},
+            "layers 0-3, experts 0-3, slice 0/1; layers 0-3, experts 4-7, slice 0/1");
+  const int before = a.worker.calls();
+  std::vector<float> sums;
+  for (const int layer : {0, 1, 3}) {
+    ATELIER_ASSERT_OK(Run(*client, layer, &sums));
+    EXPECT_EQ(sums, call_.Expected(layer));
+  }
+  EXPECT_EQ(a.worker.calls(), before);
+  a.Kill();
+  ATELIER_ASSERT_OK(Run(*client, 2, &sums));
+  EXPECT_EQ(sums, call_.Expected(2));
+}
+
+TEST_F(ClientTest, APartThatWouldBeCutOtherwiseIsRefused) {
+  ServedWorker a(With({{kLayers, 0, 4, 0, 1}, {kLayers, 4, 8, 0, 1}}), "127.0.0.1:0");
+  ATELIER_ASSERT_OK_AND_ASSIGN(const auto client, Connect({a.address()}));
+  WorkerDescription whole = With({{kLayers, 0, 8, 0, 1}});
+  whole.epoch = 2;
+  a.worker.SetDescription(whole);
+  const absl::Time deadline = absl::Now() + absl::Seconds(30);
+  while (absl::Now() < deadline && client->Ready().ok()) absl::SleepFor(absl::Milliseconds(10));
+  EXPECT_THAT(client->Ready(),
+              StatusIs(absl::StatusCode::kUnavailable,
+                       AllOf(HasSubstr("came back changed: shards were layers 0-3, "
+                                       "experts 0-3"),
+                             HasSubstr("divided otherwise than before"))));
+}
+
 TEST_F(ClientTest, AWorkerThatComesBackWithAnotherModelIsNotUsed) {
   ServedWorker a(FakeDescription(), "127.0.0.1:0");
   ATELIER_ASSERT_OK_AND_ASSIGN(const auto client, Connect({a.address()}));

@@ -188,7 +188,7 @@ absl::Status PendingCall::CheckSums(const Part& part, size_t worker,
   const size_t bytes =
       part.request.rows.size() * static_cast<size_t>(routes_->table->hidden_size()) * sizeof(float);
   for (const size_t index : part.request.group->shards) {
-    const std::string* sum = SumOf(layer_.shards[index], worker, reply);
+    const std::string* sum = SumOf(layer_.shards[index], reply);
     if (sum != nullptr && sum->size() == bytes) continue;
     return absl::UnavailableError(absl::StrCat("worker ", pool_.options().workers[worker],
                                                ": the answer lacks the sums of a shard that it "
@@ -197,12 +197,15 @@ absl::Status PendingCall::CheckSums(const Part& part, size_t worker,
   return absl::OkStatus();
 }
 
-const std::string* PendingCall::SumOf(const RoutedShard& shard, size_t worker,
-                                      const ForwardReply& reply) const {
-  const auto replica = std::find_if(shard.replicas.begin(), shard.replicas.end(),
-                                    [&](const ShardReplica& one) { return one.worker == worker; });
-  const auto sum = std::find_if(reply.sums.begin(), reply.sums.end(),
-                                [&](const ShardSum& s) { return s.shard == replica->shard; });
+// Shards are counted by the description that the answer was asked by, which may be another than the
+// one that the routes were made of.
+const std::string* PendingCall::SumOf(const RoutedShard& shard, const ForwardReply& reply) const {
+  const auto sum =
+      std::find_if(reply.sums.begin(), reply.sums.end(), [&](const ShardSum& candidate) {
+        const ShardSpec& held = reply.described->shards[static_cast<size_t>(candidate.shard)];
+        return held.expert_begin == shard.expert_begin && held.expert_end == shard.expert_end &&
+               held.slice_index == shard.slice_index && held.slice_count == shard.slice_count;
+      });
   return sum == reply.sums.end() ? nullptr : &sum->data;
 }
 
@@ -214,7 +217,7 @@ void PendingCall::AddShard(size_t shard, float* out) const {
   for (const Part& part : parts_) {
     const std::vector<size_t>& shards = part.request.group->shards;
     if (std::find(shards.begin(), shards.end(), shard) == shards.end()) continue;
-    const std::string& sum = *SumOf(layer_.shards[shard], part.worker, part.reply);
+    const std::string& sum = *SumOf(layer_.shards[shard], part.reply);
     for (size_t r = 0; r < part.request.rows.size(); ++r) {
       std::memcpy(values.data(), sum.data() + r * hidden * sizeof(float), hidden * sizeof(float));
       float* to = out + static_cast<size_t>(part.request.rows[r]) * hidden;

@@ -64,8 +64,7 @@ class PendingCall final : public PendingForward {
   bool HasAnswers();
   // Whether the reply holds the sums of the group's shards for the part's rows.
   absl::Status CheckSums(const Part& part, size_t worker, const ForwardReply& reply) const;
-  const std::string* SumOf(const RoutedShard& shard, size_t worker,
-                           const ForwardReply& reply) const;
+  const std::string* SumOf(const RoutedShard& shard, const ForwardReply& reply) const;
   void AddShard(size_t shard, float* out) const;
 
   WorkerPool& pool_;

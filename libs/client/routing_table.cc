@@ -253,4 +253,17 @@ const RoutedLayer* RoutingTable::Layer(int layer) const {
   return found == layers_.end() ? nullptr : &found->second;
 }
 
+bool RoutingTable::HasSamePartsIn(const RoutingTable& other) const {
+  const auto same = [](const RoutedShard& a, const RoutedShard& b) {
+    return a.expert_begin == b.expert_begin && a.expert_end == b.expert_end &&
+           a.slice_index == b.slice_index && a.slice_count == b.slice_count;
+  };
+  return std::all_of(layers_.begin(), layers_.end(), [&](const auto& entry) {
+    const Shards& mine = entry.second.shards;
+    const RoutedLayer* layer = other.Layer(entry.first);
+    return layer != nullptr &&
+           std::equal(mine.begin(), mine.end(), layer->shards.begin(), layer->shards.end(), same);
+  });
+}
+
 }  // namespace atelier

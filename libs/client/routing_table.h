@@ -67,6 +67,9 @@ class RoutingTable {
 
   // Null for a layer without experts.
   const RoutedLayer* Layer(int layer) const;
+  // Whether the layers of this table are in the same shards in `other`, so that sums are added in
+  // the same order.
+  bool HasSamePartsIn(const RoutingTable& other) const;
   // The sets of workers of which one must be there: those of all layers' groups, each once.
   const std::vector<std::vector<size_t>>& groups() const { return groups_; }
 

@@ -74,6 +74,21 @@ TEST(RoutingTable, WorkersOfTheSameShardAreItsReplicas) {
   EXPECT_EQ(table.Layer(3)->shards.at(0).replicas.at(2).shard, 1);
 }
 
+TEST(RoutingTable, PartsAreTheSameWhoeverHoldsThem) {
+  const auto table = [](const std::vector<DescribedWorker>& workers) {
+    return RoutingTable::Build(workers, {}).value();
+  };
+  const ShardSpec low{kLayers, 0, 8, 0, 1}, high{kLayers, 8, 16, 0, 1};
+  const RoutingTable apart = table({Worker("a", {low}), Worker("b", {high})});
+  EXPECT_TRUE(apart.HasSamePartsIn(table({Worker("a", {high, low})})));
+  EXPECT_TRUE(apart.HasSamePartsIn(table({Worker("a", {high, low, {{9}, 0, 16, 0, 1}})})));
+  EXPECT_FALSE(apart.HasSamePartsIn(table({Worker("a", {{kLayers, 0, 16, 0, 1}})})));
+  EXPECT_FALSE(
+      apart.HasSamePartsIn(table({Worker("a", {low}), Worker("b", {{kLayers, 8, 16, 0, 2}}),
+                                  Worker("c", {{kLayers, 8, 16, 1, 2}})})));
+  EXPECT_FALSE(apart.HasSamePartsIn(table({Worker("a", {{{1}, 0, 8, 0, 1}, {{1}, 8, 16, 0, 1}})})));
+}
+
 TEST(RoutingTable, ShardsOfTheSameWorkersAreOneGroup) {
   const ShardSpec low{kLayers, 0, 8, 0, 1}, high{kLayers, 8, 16, 0, 1};
   const auto groups = [](const std::vector<DescribedWorker>& workers) {

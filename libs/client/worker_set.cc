@@ -32,12 +32,15 @@ absl::Status CheckSameContents(const WorkerDescription& before, const WorkerDesc
   if (now.num_experts != before.num_experts) {
     return changed("number of experts", before.num_experts, now.num_experts);
   }
-  if (now.shards != before.shards) {
-    return changed("shards", ShardsText(before), ShardsText(now));
-  }
   if (now.method == before.method) return absl::OkStatus();
   // Texts begun, and keys and values kept for later ones, are of the old numbers.
   return changed("method", before.method, now.method);
+}
+
+absl::Status CameBackChanged(absl::string_view address, absl::string_view how) {
+  return absl::FailedPreconditionError(
+      absl::StrCat("worker ", address, " came back changed: ", how,
+                   "; restart it as it was, or restart this side too"));
 }
 
 }  // namespace
@@ -69,8 +72,8 @@ void WorkerSet::Update(size_t worker, const absl::StatusOr<WorkerDescription>& n
   Publish();
 }
 
-// A worker that comes back with the same is used again; one that holds anything else, or that joins
-// later and does not fit what the others hold, is refused: calls must not reach it.
+// A worker that comes back, or says anew what it holds, is used as far as it fits what the others
+// hold; one of anything but the same model and method is refused: calls must not reach it.
 void WorkerSet::Accept(size_t worker, const WorkerDescription& description) {
   Entry& entry = entries_[worker];
   const absl::Status fits = CheckFits(entry, description);
@@ -85,22 +88,30 @@ void WorkerSet::Accept(size_t worker, const WorkerDescription& description) {
 
 absl::Status WorkerSet::CheckFits(Entry& entry, const WorkerDescription& description) {
   if (table_ == nullptr) return absl::OkStatus();
-  if (entry.description.has_value()) {
-    const absl::Status same = CheckSameContents(*entry.description, description);
-    if (same.ok()) return same;
-    return absl::FailedPreconditionError(
-        absl::StrCat("worker ", entry.address, " came back changed: ", same.message(),
-                     "; restart it as it was, or restart this side too"));
+  const std::optional<WorkerDescription> before = entry.description;
+  if (before.has_value()) {
+    const absl::Status same = CheckSameContents(*before, description);
+    if (!same.ok()) return CameBackChanged(entry.address, same.message());
+    if (description.shards == before->shards) return absl::OkStatus();
   }
   entry.description = description;
   absl::StatusOr<RoutingTable> table = Build();
-  if (!table.ok()) {
-    entry.description.reset();
-    return absl::FailedPreconditionError(absl::StrCat(
-        "worker ", entry.address, " does not fit the others: ", table.status().message()));
+  if (table.ok() && !table_->HasSamePartsIn(*table)) {
+    // Texts begun are of sums that were added in another order.
+    table = absl::FailedPreconditionError("the experts would be divided otherwise than before");
   }
-  Use(*std::move(table));
-  return absl::OkStatus();
+  if (table.ok()) {
+    Use(*std::move(table));
+    return absl::OkStatus();
+  }
+  entry.description = before;
+  if (before.has_value()) {
+    return CameBackChanged(
+        entry.address, absl::StrCat("shards were ", ShardsText(*before), ", are ",
+                                    ShardsText(description), ", and ", table.status().message()));
+  }
+  return absl::FailedPreconditionError(absl::StrCat(
+      "worker ", entry.address, " does not fit the others: ", table.status().message()));
 }
 
 absl::StatusOr<RoutingTable> WorkerSet::Build() const {
@@ -140,7 +151,11 @@ void WorkerSet::CountReplicas() {
       live[ShardName(shard)] += entry.status.ok() ? 1 : 0;
     }
   }
-  for (const auto& [shard, count] : live) metrics_->LiveReplicas(shard).Set(count);
+  for (const std::string& shard : counted_) live.try_emplace(shard, 0);
+  for (const auto& [shard, count] : live) {
+    metrics_->LiveReplicas(shard).Set(count);
+    counted_.insert(shard);
+  }
 }
 
 std::vector<DescribedWorker> WorkerSet::Described() const {

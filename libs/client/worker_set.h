@@ -3,6 +3,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -82,6 +83,7 @@ class WorkerSet {
   ClientMetrics* const metrics_;
   mutable absl::Mutex mutex_;
   std::vector<Entry> entries_ ABSL_GUARDED_BY(mutex_);
+  std::set<std::string> counted_ ABSL_GUARDED_BY(mutex_);  // shards that have a metric
   std::shared_ptr<const RoutingTable> table_ ABSL_GUARDED_BY(mutex_);
   std::shared_ptr<const Routes> routes_ ABSL_GUARDED_BY(mutex_);
   absl::Status table_error_ ABSL_GUARDED_BY(mutex_);  // why the described workers make no table

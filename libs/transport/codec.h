@@ -45,4 +45,8 @@ void EncodeDescription(const WorkerDescription& description, v1::DescribeRespons
 // INTERNAL names the field and the value that no worker may send.
 absl::StatusOr<WorkerDescription> DecodeDescription(const v1::DescribeResponse& message);
 
+// Shards of a request, of a model with so many experts a layer. INVALID_ARGUMENT likewise.
+using WireShards = google::protobuf::RepeatedPtrField<v1::Shard>;
+absl::StatusOr<std::vector<ShardSpec>> DecodeShards(const WireShards& shards, uint32_t num_experts);
+
 }  // namespace atelier

@@ -10,7 +10,9 @@ ConnectionCall::ConnectionCall(std::shared_ptr<const GrpcEncodedForward> request
                                absl::Time deadline, WorkerConnection::DoneCallback done)
     : request_(std::move(request)), deadline_(deadline), done_(std::move(done)) {}
 
-void ConnectionCall::Expect(std::vector<int> shards, int num_parts) {
+void ConnectionCall::Expect(std::shared_ptr<const WorkerDescription> described,
+                            std::vector<int> shards, int num_parts) {
+  described_ = std::move(described);
   shards_ = std::move(shards);
   num_parts_ = num_parts;
 }
@@ -36,6 +38,7 @@ bool ConnectionCall::AddPart(int row_begin, int row_end, ForwardReply part) {
     if (++parts_answered_ < num_parts_) return true;
     whole = std::move(reply_);
   }
+  whole.described = described_;
   Answer(std::move(whole));
   return true;
 }

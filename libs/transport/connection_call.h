@@ -17,7 +17,7 @@ namespace atelier {
 class ConnectionCall {
  public:
   // The call is cut into `num_parts` messages; `shards` are those that the worker holds of the
-  // layer.
+  // layer by its description.
   ConnectionCall(std::shared_ptr<const GrpcEncodedForward> request, absl::Time deadline,
                  WorkerConnection::DoneCallback done);
 
@@ -26,7 +26,8 @@ class ConnectionCall {
   absl::Time deadline() const { return deadline_; }
 
   // Before the first part is sent.
-  void Expect(std::vector<int> shards, int num_parts);
+  void Expect(std::shared_ptr<const WorkerDescription> described, std::vector<int> shards,
+              int num_parts);
   ExpectedSums ExpectedOf(int row_begin, int row_end) const;
   // Rows [row_begin, …) have been answered. Answers the call when it was the last part. A part that
   // failed fails the call at once: then, and when the call is over already, the result is false.
@@ -45,6 +46,7 @@ class ConnectionCall {
 
   const std::shared_ptr<const GrpcEncodedForward> request_;
   const absl::Time deadline_;
+  std::shared_ptr<const WorkerDescription> described_;
   std::vector<int> shards_;
   int num_parts_ = 1;
 

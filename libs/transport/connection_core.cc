@@ -99,7 +99,7 @@ absl::Status ConnectionCore::PlanLocked(ConnectionCall& call, int* rows_per_part
   const GrpcEncodedForward& request = call.request();
   const auto shards = peer_->shards_of_layer.find(request.layer());
   if (shards == peer_->shards_of_layer.end()) {
-    return absl::InvalidArgumentError(
+    return absl::FailedPreconditionError(
         absl::StrCat("it holds no experts of layer ", request.layer()));
   }
   const WorkerLimits& limits = peer_->description.limits;
@@ -122,7 +122,8 @@ absl::Status ConnectionCore::PlanLocked(ConnectionCall& call, int* rows_per_part
   }
   const int total = request.num_tokens();
   *rows_per_part = static_cast<int>(std::min<int64_t>(rows, std::max(total, 1)));
-  call.Expect(shards->second, std::max(1, (total + *rows_per_part - 1) / *rows_per_part));
+  call.Expect({peer_, &peer_->description}, shards->second,
+              std::max(1, (total + *rows_per_part - 1) / *rows_per_part));
   return absl::OkStatus();
 }
 

@@ -44,6 +44,13 @@ class ConnectionCore final : public CallStream::Observer {
     std::map<int, std::vector<int>> shards_of_layer;
   };
 
+  // Other shards that the worker says it holds, and when that is taken up.
+  struct Change {
+    WorkerDescription to;
+    absl::Time at = absl::InfiniteFuture();
+    bool holds_less = false;
+  };
+
   void OnStreamReady() override;
   void OnAnswer(uint64_t id, absl::FunctionRef<ForwardReply(const ExpectedSums&)> decode) override;
   void OnStreamDone(const absl::Status& status) override;
@@ -53,7 +60,9 @@ class ConnectionCore final : public CallStream::Observer {
   absl::StatusOr<WorkerDescription> AwaitDescription(WorkerSession& session);
   absl::Status UseStream(WorkerSession& session, const WorkerDescription& description);
   absl::Status AwaitStream();
-  absl::Status Serve(WorkerSession& session, const WorkerDescription& description);
+  absl::Status Serve(WorkerSession& session, WorkerDescription description);
+  void Consider(const WorkerDescription& now, const WorkerDescription& used, Change& change);
+  void TakeUp(const Change& change);
   // OK while the stream stands and nobody asked to stop.
   absl::Status CheckStream();
   void GaveSign();

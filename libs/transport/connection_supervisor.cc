@@ -18,20 +18,44 @@ constexpr absl::Duration kLoadingInterval = absl::Milliseconds(250);
 constexpr absl::Duration kConnectTimeout = absl::Seconds(5);
 constexpr absl::Duration kHeartbeatInterval = absl::Seconds(1);
 constexpr absl::Duration kHeartbeatTimeout = absl::Seconds(5);
+// Who holds less is believed when the others, who may hold more for it, have been asked as well.
+// The worker answers calls of its former epoch for longer.
+constexpr absl::Duration kHoldsLessDelay = absl::Seconds(2);
 
 absl::Status CheckServing(const WorkerDescription& description) {
   if (description.state == WorkerState::kServing) return absl::OkStatus();
   return absl::UnavailableError(absl::StrCat("it is ", WorkerStateName(description.state)));
 }
 
-// Whether a heartbeat's answer still fits what the calls rely on.
-absl::Status CheckUnchanged(const WorkerDescription& now, const WorkerDescription& before) {
+// Whether a heartbeat's answer still fits what the calls rely on: other shards of the same model
+// have an epoch of their own.
+absl::Status CheckUsable(const WorkerDescription& now, const WorkerDescription& before) {
   ATELIER_RETURN_IF_ERROR(CheckServing(now));
-  if (now.epoch == before.epoch && now.model_digest == before.model_digest &&
-      now.shards == before.shards) {
+  const bool same_model = now.model_digest == before.model_digest && now.method == before.method &&
+                          now.hidden_size == before.hidden_size &&
+                          now.num_experts == before.num_experts;
+  if (same_model && (now.epoch != before.epoch || now.shards == before.shards)) {
     return absl::OkStatus();
   }
   return absl::UnavailableError("it changed what it holds");
+}
+
+bool Holds(const WorkerDescription& description, const ShardSpec& shard, int layer) {
+  return std::any_of(
+      description.shards.begin(), description.shards.end(), [&](const ShardSpec& other) {
+        return other.expert_begin == shard.expert_begin && other.expert_end == shard.expert_end &&
+               other.slice_index == shard.slice_index && other.slice_count == shard.slice_count &&
+               std::binary_search(other.layers.begin(), other.layers.end(), layer);
+      });
+}
+
+bool HoldsLess(const WorkerDescription& now, const WorkerDescription& before) {
+  for (const ShardSpec& shard : before.shards) {
+    for (const int layer : shard.layers) {
+      if (!Holds(now, shard, layer)) return true;
+    }
+  }
+  return false;
 }
 
 }  // namespace
@@ -144,12 +168,13 @@ absl::Status ConnectionCore::CheckStream() {
   return stream_done_ ? lost_ : reset_;
 }
 
-absl::Status ConnectionCore::Serve(WorkerSession& session, const WorkerDescription& description) {
+absl::Status ConnectionCore::Serve(WorkerSession& session, WorkerDescription description) {
   absl::Time heartbeat = clock_.Now() + kHeartbeatInterval;
   uint64_t responses_before = 0;
   absl::Status retiring;  // not OK: it takes no more calls, those in flight may end
+  Change change;
   while (true) {
-    WaitForEvent(heartbeat);
+    WaitForEvent(std::min(heartbeat, change.at));
     ATELIER_RETURN_IF_ERROR(CheckStream());
     ExpireCalls();
     if (session.DescribeAnswered()) {
@@ -157,12 +182,17 @@ absl::Status ConnectionCore::Serve(WorkerSession& session, const WorkerDescripti
       if (now.ok()) GaveSign();
       // A worker too busy for a heartbeat in time, but not for its calls, is alive.
       if (!now.ok() && ResponsesSoFar() == responses_before) return now.status();
-      const absl::Status changed = now.ok() ? CheckUnchanged(*now, description) : absl::OkStatus();
-      if (!changed.ok() && retiring.ok()) {
-        retiring = changed;
-        StopTakingCalls(changed);
-        on_state_(Named(changed));
+      const absl::Status usable = now.ok() ? CheckUsable(*now, description) : absl::OkStatus();
+      if (!usable.ok() && retiring.ok()) {
+        retiring = usable;
+        StopTakingCalls(usable);
+        on_state_(Named(usable));
       }
+      if (now.ok() && retiring.ok()) Consider(*now, description, change);
+    }
+    if (retiring.ok() && clock_.Now() >= change.at) {
+      description = change.to;
+      TakeUp(std::exchange(change, {}));
     }
     if (!retiring.ok() && in_flight_.empty()) return retiring;
     if (!HeartbeatIsDue(heartbeat)) continue;
@@ -171,6 +201,22 @@ absl::Status ConnectionCore::Serve(WorkerSession& session, const WorkerDescripti
     responses_before = ResponsesSoFar();
     session.StartDescribe(kHeartbeatTimeout);
   }
+}
+
+void ConnectionCore::Consider(const WorkerDescription& now, const WorkerDescription& used,
+                              Change& change) {
+  if (now.epoch == used.epoch || now.epoch == change.to.epoch) return;
+  change.to = now;
+  change.holds_less = HoldsLess(now, used);
+  change.at = clock_.Now() + (change.holds_less ? kHoldsLessDelay : absl::ZeroDuration());
+}
+
+// Whoever is told sends calls by it, and has sent calls by the former one: none should meet a
+// connection that knows less.
+void ConnectionCore::TakeUp(const Change& change) {
+  if (!change.holds_less) Publish(change.to);
+  on_state_(change.to);
+  if (change.holds_less) Publish(change.to);
 }
 
 void ConnectionCore::GaveSign() {

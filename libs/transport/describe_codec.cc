@@ -84,6 +84,20 @@ absl::StatusOr<ShardSpec> DecodeShard(const v1::Shard& wire, uint32_t num_expert
                    static_cast<int>(wire.slice_count())};
 }
 
+absl::StatusOr<std::vector<ShardSpec>> DecodeWireShards(const WireShards& shards,
+                                                        uint32_t num_experts) {
+  if (shards.size() > kMaxShards) {
+    return absl::InternalError(
+        absl::StrCat("shards has ", shards.size(), " entries, more than ", kMaxShards));
+  }
+  std::vector<ShardSpec> result;
+  for (const v1::Shard& shard : shards) {
+    ATELIER_ASSIGN_OR_RETURN(ShardSpec decoded, DecodeShard(shard, num_experts));
+    result.push_back(std::move(decoded));
+  }
+  return result;
+}
+
 absl::Status DecodeShapes(const v1::DescribeResponse& message, WorkerDescription& result) {
   if (message.hidden_size() == 0) return absl::InternalError("hidden_size=0");
   if (message.num_experts() == 0 || message.num_experts() > kMaxExperts) {
@@ -144,15 +158,17 @@ absl::StatusOr<WorkerDescription> DecodeDescription(const v1::DescribeResponse& 
   result.method = message.method();
   result.isa = message.isa();
   ATELIER_RETURN_IF_ERROR(DecodeShapes(message, result));
-  if (message.shards_size() > kMaxShards) {
-    return absl::InternalError(
-        absl::StrCat("shards has ", message.shards_size(), " entries, more than ", kMaxShards));
-  }
-  for (const v1::Shard& shard : message.shards()) {
-    ATELIER_ASSIGN_OR_RETURN(ShardSpec decoded, DecodeShard(shard, message.num_experts()));
-    result.shards.push_back(std::move(decoded));
-  }
+  ATELIER_ASSIGN_OR_RETURN(result.shards,
+                           DecodeWireShards(message.shards(), message.num_experts()));
   return result;
+}
+
+// What is wrong with a request is its sender's fault.
+absl::StatusOr<std::vector<ShardSpec>> DecodeShards(const WireShards& shards,
+                                                    uint32_t num_experts) {
+  absl::StatusOr<std::vector<ShardSpec>> decoded = DecodeWireShards(shards, num_experts);
+  if (decoded.ok() || !absl::IsInternal(decoded.status())) return decoded;
+  return absl::InvalidArgumentError(decoded.status().message());
 }
 
 }  // namespace atelier

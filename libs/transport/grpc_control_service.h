@@ -1,5 +1,6 @@
 #pragma once
 
+#include <functional>
 #include <thread>
 #include <vector>
 
@@ -12,7 +13,8 @@
 namespace atelier {
 
 // WorkerControl over a WorkerHandler. Thread-safe; outlives the gRPC server that it is registered
-// with. Each Drain waits on a thread of its own, few at a time; the destructor joins them.
+// with. Each Drain, Load and Unload waits on a thread of its own, few at a time; the destructor
+// joins them.
 class GrpcControlService final : public v1::WorkerControl::CallbackService {
  public:
   GrpcControlService(WorkerHandler& handler, Clock& clock, absl::Duration longest_drain)
@@ -26,9 +28,23 @@ class GrpcControlService final : public v1::WorkerControl::CallbackService {
                                   const v1::DrainRequest* request,
                                   v1::DrainResponse* response) override;
 
+  grpc::ServerUnaryReactor* Load(grpc::CallbackServerContext* context,
+                                 const v1::LoadRequest* request,
+                                 v1::LoadResponse* response) override;
+  grpc::ServerUnaryReactor* Unload(grpc::CallbackServerContext* context,
+                                   const v1::UnloadRequest* request,
+                                   v1::UnloadResponse* response) override;
+
  private:
-  void RunDrain(grpc::ServerUnaryReactor* reactor, v1::DrainResponse* response,
-                absl::Time deadline);
+  using ShardChange =
+      absl::StatusOr<WorkerDescription> (WorkerHandler::*)(const std::vector<ShardSpec>&);
+
+  template <typename Request, typename Response>
+  grpc::ServerUnaryReactor* Change(grpc::CallbackServerContext* context, const Request& request,
+                                   Response* response, ShardChange change);
+  // Finishes the call with what `work` returns, on a thread of its own.
+  grpc::ServerUnaryReactor* RunOnThread(grpc::CallbackServerContext* context,
+                                        std::function<absl::Status()> work);
   void JoinFinishedLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   WorkerHandler& handler_;
@@ -36,7 +52,7 @@ class GrpcControlService final : public v1::WorkerControl::CallbackService {
   const absl::Duration longest_drain_;
 
   absl::Mutex mutex_;
-  std::vector<std::thread> drains_ ABSL_GUARDED_BY(mutex_);
+  std::vector<std::thread> threads_ ABSL_GUARDED_BY(mutex_);
   std::vector<std::thread::id> finished_ ABSL_GUARDED_BY(mutex_);
 };
 

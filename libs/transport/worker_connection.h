@@ -54,7 +54,8 @@ class ForwardInFlight {
 class WorkerConnection {
  public:
   using DoneCallback = std::function<void(ForwardReply)>;
-  // Told when the worker becomes usable (its description, again after every reconnect), when it is
+  // Told when the worker becomes usable (its description, again after every reconnect), when it
+  // holds other shards (likewise; calls under way keep those that they were sent for), when it is
   // lost, and why each attempt to reach it failed. Never concurrently.
   using StateCallback = std::function<void(const absl::StatusOr<WorkerDescription>&)>;
 

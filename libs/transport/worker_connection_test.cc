@@ -93,6 +93,7 @@ class States {
       usable_ = state.ok();
       last_ = state;
       times_usable_ += state.ok() ? 1 : 0;
+      times_lost_ += state.ok() || times_usable_ == 0 ? 0 : 1;
     };
   }
   bool AwaitUsable(bool usable) {
@@ -109,11 +110,16 @@ class States {
     absl::MutexLock lock(&mutex_);
     return last_;
   }
+  int times_lost() {
+    absl::MutexLock lock(&mutex_);
+    return times_lost_;
+  }
 
  private:
   absl::Mutex mutex_;
   bool usable_ = false;
   int times_usable_ = 0;
+  int times_lost_ = 0;
   absl::StatusOr<WorkerDescription> last_ = absl::UnknownError("nothing said yet");
 };
 
@@ -347,6 +353,35 @@ TEST_P(ConnectionTest, ADrainingWorkerIsLeftAndUsedAgainWhenItServes) {
   ASSERT_TRUE(states_.AwaitUsable(false));
   worker_.SetDescription(FakeDescription());
   ASSERT_TRUE(states_.AwaitTimesUsable(2));
+}
+
+TEST_P(ConnectionTest, OtherShardsAreTakenUpWithoutABreak) {
+  const Batch batch(2, 16, 2, 8);
+  WorkerDescription more = FakeDescription();
+  more.epoch = 2;
+  more.shards.push_back({{7}, 0, 8, 0, 1});
+  worker_.SetDescription(more);
+  ASSERT_TRUE(states_.AwaitTimesUsable(2));
+  EXPECT_EQ(states_.last()->shards, more.shards);
+  EXPECT_EQ(states_.times_lost(), 0);
+  Call added(*connection_, batch.Encoding(7));
+  EXPECT_TRUE(SameSums(added.Await(), batch.Expected(7, more)));
+  ASSERT_NE(added.Await().described, nullptr);
+  EXPECT_EQ(added.Await().described->epoch, 2u);
+  WorkerDescription fewer = more;
+  fewer.epoch = 3;
+  fewer.shards.erase(fewer.shards.begin());
+  worker_.SetDescription(fewer);
+  ASSERT_TRUE(states_.AwaitTimesUsable(3));
+  EXPECT_EQ(states_.last()->shards, fewer.shards);
+  EXPECT_EQ(states_.times_lost(), 0);
+  WorkerDescription other = fewer;
+  other.epoch = 4;
+  other.method = "other";
+  worker_.SetDescription(other);
+  ASSERT_TRUE(states_.AwaitUsable(false));
+  EXPECT_THAT(states_.last().status(),
+              StatusIs(absl::StatusCode::kUnavailable, HasSubstr("changed what it holds")));
 }
 
 TEST_P(ConnectionTest, AWrongAnswerIsInternalAndNamesTheWorker) {

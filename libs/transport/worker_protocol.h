@@ -69,6 +69,8 @@ struct ForwardReply {
   absl::Duration queued;
   absl::Duration computed;
   int64_t non_finite_tokens = 0;
+  // On a client's connection: by which the worker was asked, and sums count its shards. Else null.
+  std::shared_ptr<const WorkerDescription> described;
 };
 
 // Says whether the caller has gone (disconnect, cancel); checked before work is started.
@@ -80,7 +82,7 @@ class CallContext {
 };
 
 // What a worker does; the transports call it. All methods are thread-safe and return at once, but
-// Drain.
+// Drain, Load and Unload.
 class WorkerHandler {
  public:
   virtual ~WorkerHandler() = default;
@@ -93,6 +95,14 @@ class WorkerHandler {
   virtual void OnRefused(const absl::Status& /*status*/) {}
   // Blocks until nothing is in flight or `deadline`; the number of calls that finished meanwhile.
   virtual absl::StatusOr<int64_t> Drain(absl::Time deadline) = 0;
+
+  // As the RPCs of control.proto; both block. What they end in is described then.
+  virtual absl::StatusOr<WorkerDescription> Load(const std::vector<ShardSpec>& /*shards*/) {
+    return absl::UnimplementedError("this worker holds what it was started with");
+  }
+  virtual absl::StatusOr<WorkerDescription> Unload(const std::vector<ShardSpec>& /*shards*/) {
+    return absl::UnimplementedError("this worker holds what it was started with");
+  }
 };
 
 }  // namespace atelier

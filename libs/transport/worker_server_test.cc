@@ -144,6 +144,25 @@ TEST_F(ServerTest, AUnaryCallEndsAtItsDeadlineAndIsCancelled) {
   EXPECT_TRUE(worker_.AwaitCancelled());
 }
 
+TEST_F(ServerTest, PassesChangesOfShardsOn) {
+  const auto load = [this](uint32_t expert_end) {
+    grpc::ClientContext context;
+    v1::LoadRequest request;
+    v1::Shard* shard = request.add_shards();
+    shard->set_expert_end(expert_end);
+    shard->set_slice_count(1);
+    v1::LoadResponse response;
+    return FromGrpcStatus(control_->Load(&context, request, &response));
+  };
+  EXPECT_THAT(load(9), StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("expert_end=9")));
+  // The fake worker cannot.
+  EXPECT_THAT(load(8), StatusIs(absl::StatusCode::kUnimplemented, HasSubstr("was started with")));
+  grpc::ClientContext context;
+  v1::UnloadResponse response;
+  EXPECT_THAT(FromGrpcStatus(control_->Unload(&context, {}, &response)),
+              StatusIs(absl::StatusCode::kUnimplemented, HasSubstr("was started with")));
+}
+
 TEST_F(ServerTest, DescribesAndDrains) {
   grpc::ClientContext context;
   v1::DescribeResponse described;

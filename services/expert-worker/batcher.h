@@ -13,12 +13,15 @@
 
 namespace atelier {
 
+struct ServedShards;
+
 // A validated call that waits for its turn.
 struct QueuedCall {
   ForwardRequest request;
   std::shared_ptr<const CallContext> context;
   std::function<void(ForwardReply)> reply;
   absl::Time received;
+  std::shared_ptr<ServedShards> served = nullptr;  // what its sums are of
 
   bool IsPrefill() const { return request.priority == CallPriority::kPrefill; }
 };

@@ -1,6 +1,7 @@
 #include "services/expert-worker/expert_store.h"
 
 #include <algorithm>
+#include <numeric>
 #include <optional>
 #include <utility>
 
@@ -64,12 +65,46 @@ struct LoadedShard {
   }
 
   ShardPlan plan;
-  std::vector<int> layer_index;                     // of the model -> of the shard, -1 = not held
-  std::vector<std::unique_ptr<NodeMemory>> memory;  // per layer of the shard, unless from files
-  std::vector<PackedFile> files;                    // gate and up, then down, of each layer
-  std::vector<std::unique_ptr<NodeMemory>> biases;  // likewise; null = none
-  std::vector<ExpertView> experts;                  // [layer of the shard, expert - expert_begin]
+  std::vector<int> layer_index;  // of the model -> of the shard, -1 = not held
+  // What the views of a layer point into; shared by all stores that have it.
+  struct Layer {
+    std::unique_ptr<NodeMemory> memory;  // null = from files, or none held
+    std::vector<PackedFile> files;       // gate and up, then down
+    std::unique_ptr<NodeMemory> biases;  // null = none
+    int64_t bytes = 0;
+  };
+  std::vector<std::shared_ptr<Layer>> layers;  // of the shard
+  std::vector<ExpertView> experts;             // [layer of the shard, expert - expert_begin]
+
+  int64_t bytes() const {
+    return std::accumulate(
+        layers.begin(), layers.end(), int64_t{0},
+        [](int64_t sum, const std::shared_ptr<Layer>& layer) { return sum + layer->bytes; });
+  }
 };
+
+// The same shard of fewer layers.
+std::shared_ptr<LoadedShard> Restrict(const LoadedShard& shard, const std::vector<int>& layers) {
+  ShardPlan plan = shard.plan;
+  plan.spec.layers = layers;
+  plan.methods.clear();
+  plan.layer_bytes.clear();
+  std::vector<size_t> kept;
+  for (const int layer : layers) {
+    ATELIER_CHECK(shard.Holds(layer));
+    kept.push_back(static_cast<size_t>(shard.layer_index[static_cast<size_t>(layer)]));
+    plan.methods.push_back(shard.plan.methods[kept.back()]);
+    plan.layer_bytes.push_back(shard.plan.layer_bytes[kept.back()]);
+  }
+  auto restricted = std::make_shared<LoadedShard>(std::move(plan));
+  const auto count = static_cast<std::ptrdiff_t>(shard.plan.num_experts());
+  for (const size_t index : kept) {
+    restricted->layers.push_back(shard.layers[index]);
+    const auto first = shard.experts.begin() + static_cast<std::ptrdiff_t>(index) * count;
+    restricted->experts.insert(restricted->experts.end(), first, first + count);
+  }
+  return restricted;
+}
 
 struct LoadContext {
   const Checkpoint& checkpoint;
@@ -122,8 +157,28 @@ class PackedExpertStore final : public ExpertStore {
         num_experts_(config.moe.num_experts) {
     for (ShardPlan& plan : plans) {
       specs_.push_back(plan.spec);
-      bytes_ += HeldBytes(plan, skipped, config);
-      loaded_.emplace_back(std::move(plan));
+      auto shard = std::make_shared<LoadedShard>(std::move(plan));
+      for (size_t i = 0; i < shard->plan.spec.layers.size(); ++i) {
+        shard->layers.push_back(std::make_shared<LoadedShard::Layer>());
+        shard->layers.back()->bytes =
+            HeldLayerBytes(shard->plan, skipped, i) + BiasBytes(shard->plan, config);
+      }
+      bytes_ += shard->bytes();
+      loaded_.push_back(std::move(shard));
+    }
+  }
+  // REQUIRES: parts of PackedExpertStores, at least one.
+  explicit PackedExpertStore(const std::vector<Part>& parts)
+      : method_(parts[0].store->method()),
+        hidden_size_(parts[0].store->hidden_size()),
+        num_experts_(parts[0].store->num_experts()) {
+    for (const Part& part : parts) {
+      const auto& store = static_cast<const PackedExpertStore&>(*part.store);
+      std::shared_ptr<LoadedShard> shard = store.loaded_[static_cast<size_t>(part.shard)];
+      if (shard->plan.spec.layers != part.layers) shard = Restrict(*shard, part.layers);
+      specs_.push_back(shard->plan.spec);
+      bytes_ += shard->bytes();
+      loaded_.push_back(std::move(shard));
     }
   }
 
@@ -140,14 +195,13 @@ class PackedExpertStore final : public ExpertStore {
     return loaded.experts[static_cast<size_t>(row + expert - loaded.plan.spec.expert_begin)];
   }
   int64_t bytes() const override { return bytes_; }
-
   // Packs every layer of every shard in turn.
   absl::Status Fill(const LoadContext& context);
   // Maps the files of every shard, and makes those that are not there.
   absl::Status Map(const LoadContext& context);
 
  private:
-  const LoadedShard& at(int shard) const { return loaded_[static_cast<size_t>(shard)]; }
+  const LoadedShard& at(int shard) const { return *loaded_[static_cast<size_t>(shard)]; }
   absl::Status MapShard(const LoadContext& context, LoadedShard& shard) const;
   absl::Status PageIn(NodeArena& arena) const;
   // Memory that is not taken yet, of which `missing` bytes are for files to be made.
@@ -160,15 +214,16 @@ class PackedExpertStore final : public ExpertStore {
   const int num_experts_;
   int64_t bytes_ = 0;
   std::vector<ShardSpec> specs_;
-  std::vector<LoadedShard> loaded_;
+  std::vector<std::shared_ptr<LoadedShard>> loaded_;  // not changed once they are loaded
 };
 
 // Of the experts that were added last, those of the shard's layer.
-absl::Status FinishLayer(const LoadContext& context, int layer, LoadedShard& shard) {
+absl::Status FinishLayer(const LoadContext& context, size_t index, LoadedShard& shard) {
   const auto count = static_cast<size_t>(shard.plan.num_experts());
-  ATELIER_ASSIGN_OR_RETURN(shard.biases.emplace_back(),
-                           SetActivations(context.checkpoint, layer, shard.plan, context.arena,
-                                          absl::MakeSpan(shard.experts).last(count)));
+  ATELIER_ASSIGN_OR_RETURN(
+      shard.layers[index]->biases,
+      SetActivations(context.checkpoint, shard.plan.spec.layers[index], shard.plan, context.arena,
+                     absl::MakeSpan(shard.experts).last(count)));
   return absl::OkStatus();
 }
 
@@ -184,7 +239,7 @@ absl::Status FillLayer(const LoadContext& context, size_t index, LoadedShard& sh
     ATELIER_ASSIGN_OR_RETURN(std::unique_ptr<NodeMemory> memory,
                              context.arena.Allocate(static_cast<size_t>(bytes)));
     block = memory->data();
-    shard.memory.push_back(std::move(memory));
+    shard.layers[index]->memory = std::move(memory);
   }
   for (int expert = plan.spec.expert_begin; expert < plan.spec.expert_end; ++expert) {
     if (skipped.Contains(layer, expert)) {
@@ -198,7 +253,7 @@ absl::Status FillLayer(const LoadContext& context, size_t index, LoadedShard& sh
     block += BlockOf(plan, methods).bytes();
   }
   PackPieces(pieces, context.arena);
-  return FinishLayer(context, layer, shard);
+  return FinishLayer(context, index, shard);
 }
 
 // Before the first is packed: a download that was interrupted may lack the last one.
@@ -224,20 +279,19 @@ absl::Status CheckFetched(const LoadContext& context, const ShardPlan& plan) {
 }
 
 absl::Status PackedExpertStore::Fill(const LoadContext& context) {
-  for (const LoadedShard& shard : loaded_) {
+  for (const auto& shard : loaded_) {
     if (context.checkpoint.IsWhole()) break;
-    ATELIER_RETURN_IF_ERROR(CheckFetched(context, shard.plan));
+    ATELIER_RETURN_IF_ERROR(CheckFetched(context, shard->plan));
   }
   ATELIER_RETURN_IF_ERROR(CheckMemory(context, bytes_));
   Progress progress(context.logger, context.clock, "loading_experts", "bytes", bytes_);
-  for (LoadedShard& shard : loaded_) {
-    for (size_t index = 0; index < shard.plan.spec.layers.size(); ++index) {
+  for (const auto& shard : loaded_) {
+    for (size_t index = 0; index < shard->plan.spec.layers.size(); ++index) {
       if (context.options.cancelled && context.options.cancelled()) {
         return absl::CancelledError("loading was cancelled");
       }
-      ATELIER_RETURN_IF_ERROR(FillLayer(context, index, shard));
-      progress.Add(HeldLayerBytes(shard.plan, context.options.skipped, index) +
-                   BiasBytes(shard.plan, context.checkpoint.config()));
+      ATELIER_RETURN_IF_ERROR(FillLayer(context, index, *shard));
+      progress.Add(shard->layers[index]->bytes);
     }
   }
   return absl::OkStatus();
@@ -249,8 +303,8 @@ absl::Status PackedExpertStore::Map(const LoadContext& context) {
                              context.options.store_system, context.logger);
   ATELIER_RETURN_IF_ERROR(files.status());
   std::vector<NeededFile> needs;
-  for (const LoadedShard& shard : loaded_) {
-    const std::vector<NeededFile> more = files->Needs(shard.plan);
+  for (const auto& shard : loaded_) {
+    const std::vector<NeededFile> more = files->Needs(shard->plan);
     needs.insert(needs.end(), more.begin(), more.end());
   }
   ATELIER_ASSIGN_OR_RETURN(const int64_t missing, files->CheckRoom(needs));
@@ -260,11 +314,12 @@ absl::Status PackedExpertStore::Map(const LoadContext& context) {
       std::vector<PackedFile> found,
       files->FindOrMake(needs, context.arena, progress, context.options.cancelled));
   auto next = found.begin();
-  for (LoadedShard& shard : loaded_) {
-    const auto end = next + 2 * shard.plan.num_layers();
-    shard.files.assign(std::make_move_iterator(next), std::make_move_iterator(end));
-    next = end;
-    ATELIER_RETURN_IF_ERROR(MapShard(context, shard));
+  for (const auto& shard : loaded_) {
+    for (const std::shared_ptr<LoadedShard::Layer>& layer : shard->layers) {
+      layer->files.push_back(std::move(*next++));
+      layer->files.push_back(std::move(*next++));
+    }
+    ATELIER_RETURN_IF_ERROR(MapShard(context, *shard));
   }
   return context.options.populate ? PageIn(context.arena) : absl::OkStatus();
 }
@@ -273,8 +328,7 @@ absl::Status PackedExpertStore::MapShard(const LoadContext& context, LoadedShard
   const ShardPlan& plan = shard.plan;
   for (size_t index = 0; index < plan.spec.layers.size(); ++index) {
     const int layer = plan.spec.layers[index];
-    const PackedFile& gate_up = shard.files[2 * index];
-    const PackedFile& down = shard.files[2 * index + 1];
+    const std::vector<PackedFile>& files = shard.layers[index]->files;
     for (int expert = plan.spec.expert_begin; expert < plan.spec.expert_end; ++expert) {
       if (context.options.skipped.Contains(layer, expert)) {
         shard.experts.emplace_back();
@@ -282,20 +336,20 @@ absl::Status PackedExpertStore::MapShard(const LoadContext& context, LoadedShard
       }
       ATELIER_ASSIGN_OR_RETURN(const ExpertTensors tensors,
                                FindExpert(context.checkpoint, layer, expert));
-      shard.experts.push_back(ViewInFiles(plan, plan.methods[index], gate_up, down, expert));
+      shard.experts.push_back(ViewInFiles(plan, plan.methods[index], files[0], files[1], expert));
       SetScaleTypes(tensors, shard.experts.back());
     }
-    ATELIER_RETURN_IF_ERROR(FinishLayer(context, layer, shard));
+    ATELIER_RETURN_IF_ERROR(FinishLayer(context, index, shard));
   }
   return absl::OkStatus();
 }
 
 // Experts are independent, so each is one task; the first failure is reported.
 absl::Status PackedExpertStore::PageIn(NodeArena& arena) const {
-  for (const LoadedShard& shard : loaded_) {
-    std::vector<absl::Status> results(shard.experts.size());
+  for (const auto& shard : loaded_) {
+    std::vector<absl::Status> results(shard->experts.size());
     arena.ParallelFor(static_cast<int64_t>(results.size()), [&](int64_t i) {
-      const ExpertView& expert = shard.experts[static_cast<size_t>(i)];
+      const ExpertView& expert = shard->experts[static_cast<size_t>(i)];
       for (const PackedMatrix* matrix : {&expert.gate, &expert.up, &expert.down}) {
         results[static_cast<size_t>(i)].Update(PageInMatrix(*matrix, arena));
       }
@@ -329,6 +383,11 @@ absl::StatusOr<std::vector<ShardPlan>> ExpertStore::Plan(const Checkpoint& check
                            PlanShards(checkpoint.config(), shards, methods));
   ATELIER_RETURN_IF_ERROR(CheckTensors(checkpoint, plans));
   return plans;
+}
+
+std::unique_ptr<ExpertStore> ExpertStore::Combine(const std::vector<Part>& parts) {
+  ATELIER_CHECK(!parts.empty());
+  return std::make_unique<PackedExpertStore>(parts);
 }
 
 absl::StatusOr<std::unique_ptr<ExpertStore>> ExpertStore::Load(const Checkpoint& checkpoint,

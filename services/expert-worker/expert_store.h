@@ -52,6 +52,15 @@ class ExpertStore {
                                                            const ExpertStoreOptions& options,
                                                            NodeArena& arena, Clock& clock,
                                                            const Logger& logger);
+  // Of some shards of other stores of one model and node, or of some layers of them, with which it
+  // shares their weights: what a layer takes is given back when the last store that has it goes.
+  struct Part {
+    const ExpertStore* store;
+    int shard;
+    std::vector<int> layers;  // of the shard, ascending, at least one
+  };
+  static std::unique_ptr<ExpertStore> Combine(const std::vector<Part>& parts);
+
   virtual ~ExpertStore() = default;
 
   virtual const std::vector<ShardSpec>& shards() const = 0;

@@ -26,8 +26,8 @@ class LoadCounter {
   BatchLoad Count(const LayerBatch& batch);
 
  private:
-  const std::vector<ShardSpec> shards_;
-  const std::vector<int64_t> expert_bytes_;
+  std::vector<ShardSpec> shards_;
+  std::vector<int64_t> expert_bytes_;
   std::vector<int64_t> rows_of_expert_;
 };
 

@@ -14,9 +14,10 @@ namespace {
 
 absl::Status CheckIdentity(const ForwardRequest& request, const WorkerDescription& worker) {
   if (request.epoch != 0 && request.epoch != worker.epoch) {
-    return absl::FailedPreconditionError(absl::StrCat("epoch=", request.epoch,
-                                                      ": this worker's is ", worker.epoch,
-                                                      " (it was restarted; ask Describe again)"));
+    return absl::FailedPreconditionError(
+        absl::StrCat("epoch=", request.epoch, ": this worker's is ", worker.epoch,
+                     " (it was restarted, or holds other experts now; ask Describe "
+                     "again)"));
   }
   if (!request.model_digest.empty() && request.model_digest != worker.model_digest) {
     return absl::FailedPreconditionError(absl::StrCat("model_digest=", Quoted(request.model_digest),

@@ -256,22 +256,23 @@ absl::Status Worker::LoadAndServe() {
   loading.store_dir = options_.store_dir;
   loading.populate = options_.populate;
   loading.cancelled = [this] { return loading_cancelled_.load(); };
-  arena_->BindCallingThread();
-  ATELIER_ASSIGN_OR_RETURN(store_,
-                           ExpertStore::Load(*checkpoint_, loading, *arena_, clock_, logger_));
-  metrics_.weight_bytes.Set(static_cast<double>(store_->bytes()));
+  host_ = std::make_unique<StoreHost>(
+      std::move(loading),
+      StoreHost::Context{*checkpoint_, *kernels_, *arena_, clock_, logger_, [this](int64_t bytes) {
+                           metrics_.weight_bytes.Set(static_cast<double>(bytes));
+                         }});
+  ATELIER_ASSIGN_OR_RETURN(HeldShards held, host_->Start());
+  const int64_t bytes = host_->bytes();
   // What a file lies on is the choice of its file system.
-  if (options_.store_dir.empty()) {
-    LogHugePages(HugePageUse::Read(), store_->bytes(), logger_);
-  }
-  executor_ = CreateExecutor(*store_, *kernels_, *arena_);
-  service_->Serve(*executor_, [this] { arena_->BindCallingThread(); });
-  logger_.Info(
-      "worker_serving",
-      {Kv("listen", absl::StrJoin(addresses(), ",")), Kv("metrics", metrics_address()),
-       Kv("method", MethodNames(checkpoint_->config(), methods_)),
-       Kv("isa", kernels_->isa(store_->method())), Kv("shard", ShardNames(store_->shards())),
-       Kv("bytes", store_->bytes()), Kv("seconds", absl::ToDoubleSeconds(clock_.Now() - start))});
+  if (options_.store_dir.empty()) LogHugePages(HugePageUse::Read(), bytes, logger_);
+  const std::string shards = ShardNames(held.shards);
+  service_->Serve(
+      std::move(held.executor), [this] { arena_->BindCallingThread(); }, host_.get());
+  logger_.Info("worker_serving",
+               {Kv("listen", absl::StrJoin(addresses(), ",")), Kv("metrics", metrics_address()),
+                Kv("method", MethodNames(checkpoint_->config(), methods_)),
+                Kv("isa", service_->Describe().isa), Kv("shard", shards), Kv("bytes", bytes),
+                Kv("seconds", absl::ToDoubleSeconds(clock_.Now() - start))});
   if (options_.ready_file.empty()) return absl::OkStatus();
   return WriteReadyFile(options_.ready_file, {{"listen", absl::StrJoin(addresses(), ",")},
                                               {"metrics", metrics_address()}});

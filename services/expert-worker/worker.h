@@ -16,10 +16,10 @@
 #include "libs/transport/shm_worker_server.h"
 #include "libs/transport/worker_server.h"
 #include "prometheus/registry.h"
-#include "services/expert-worker/executor.h"
 #include "services/expert-worker/expert_store.h"
 #include "services/expert-worker/lifecycle.h"
 #include "services/expert-worker/options.h"
+#include "services/expert-worker/store_host.h"
 #include "services/expert-worker/worker_service.h"
 
 namespace atelier {
@@ -74,8 +74,7 @@ class Worker {
   std::vector<ShardSpec> shards_;
   SkippedExperts skipped_;
   LayerMethods methods_;
-  std::unique_ptr<ExpertStore> store_;
-  std::unique_ptr<Executor> executor_;
+  std::unique_ptr<StoreHost> host_;
   std::unique_ptr<WorkerService> service_;
   std::unique_ptr<WorkerServer> server_;
   std::unique_ptr<ShmWorkerServer> shm_server_;  // null = off

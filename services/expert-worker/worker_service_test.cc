@@ -83,6 +83,10 @@ class EchoExecutor final : public Executor {
   std::vector<int> batches_;
 };
 
+std::shared_ptr<Executor> Borrowed(EchoExecutor& executor) {
+  return {std::shared_ptr<void>(), &executor};
+}
+
 // A call under way.
 struct Pending {
   absl::Notification done;
@@ -130,7 +134,7 @@ class WorkerServiceTest : public ::testing::Test {
 };
 
 TEST_F(WorkerServiceTest, AnswersEachShardThatHoldsTheLayer) {
-  service_.Serve(executor_);
+  service_.Serve(Borrowed(executor_));
   const ForwardReply both = Call(testing::MakeRequest({.id = 5, .layer = 2, .num_tokens = 2}));
   ATELIER_ASSERT_OK(both.status);
   ASSERT_EQ(both.sums.size(), 2u);
@@ -142,7 +146,7 @@ TEST_F(WorkerServiceTest, AnswersEachShardThatHoldsTheLayer) {
 }
 
 TEST_F(WorkerServiceTest, AnswersInBf16OnRequest) {
-  service_.Serve(executor_);
+  service_.Serve(Borrowed(executor_));
   ForwardRequest request = testing::MakeRequest({.id = 5});
   request.output_dtype = DType::kBF16;
   const ForwardReply reply = Call(std::move(request));
@@ -151,7 +155,7 @@ TEST_F(WorkerServiceTest, AnswersInBf16OnRequest) {
 
 TEST_F(WorkerServiceTest, MergesWhatArrivesWhileABatchComputesAndSplitsTheSums) {
   executor_.Hold();
-  service_.Serve(executor_);
+  service_.Serve(Borrowed(executor_));
   const auto first = Send(testing::MakeRequest({.id = 1}));
   executor_.WaitForBatches(1);
   const auto second = Send(testing::MakeRequest({.id = 20, .num_tokens = 2}));
@@ -171,7 +175,7 @@ TEST_F(WorkerServiceTest, MergesWhatArrivesWhileABatchComputesAndSplitsTheSums) 
 }
 
 TEST_F(WorkerServiceTest, CountsRowsExpertsAndBytesOfTheShardsThatHoldTheLayer) {
-  service_.Serve(executor_);
+  service_.Serve(Borrowed(executor_));
   // Two tokens with two experts each: 0, 1 and 2, 3.
   ATELIER_ASSERT_OK(Call(testing::MakeRequest({.layer = 2, .num_tokens = 2})).status);
   EXPECT_EQ(metrics_.expert_rows.Value(), 2 * 4);
@@ -186,7 +190,7 @@ TEST_F(WorkerServiceTest, CountsRowsExpertsAndBytesOfTheShardsThatHoldTheLayer) 
 
 TEST_F(WorkerServiceTest, NoTokensAreAnsweredWithoutComputing) {
   executor_.Hold();
-  service_.Serve(executor_);
+  service_.Serve(Borrowed(executor_));
   const ForwardReply reply = Call(testing::MakeRequest({.layer = 2, .num_tokens = 0}));
   ATELIER_EXPECT_OK(reply.status);
   ASSERT_EQ(reply.sums.size(), 2u);
@@ -196,7 +200,7 @@ TEST_F(WorkerServiceTest, NoTokensAreAnsweredWithoutComputing) {
 TEST_F(WorkerServiceTest, CountsNonFiniteRowsOfTheCallThatHasThem) {
   executor_.Hold();
   executor_.set_non_finite(1);
-  service_.Serve(executor_);
+  service_.Serve(Borrowed(executor_));
   const auto blocker = Send(testing::MakeRequest({.id = 1}));
   executor_.WaitForBatches(1);
   ForwardRequest broken = testing::MakeRequest({.id = 2, .num_tokens = 2});
@@ -217,7 +221,7 @@ TEST_F(WorkerServiceTest, IsUnavailableBeforeItServesAndOnceItDrains) {
   EXPECT_THAT(Call(testing::MakeRequest({})).status,
               StatusIs(absl::StatusCode::kUnavailable, HasSubstr("loading")));
   EXPECT_EQ(service_.Describe().state, WorkerState::kLoading);
-  service_.Serve(executor_);
+  service_.Serve(Borrowed(executor_));
   ATELIER_EXPECT_OK(Call(testing::MakeRequest({})).status);
   // A call is answered a moment before it counts as ended.
   ATELIER_ASSERT_OK(service_.Drain(clock_.Now() + absl::Minutes(1)));
@@ -230,7 +234,7 @@ TEST_F(WorkerServiceTest, IsUnavailableBeforeItServesAndOnceItDrains) {
 
 TEST_F(WorkerServiceTest, DrainWaitsForCallsInFlightAndCountsThem) {
   executor_.Hold();
-  service_.Serve(executor_);
+  service_.Serve(Borrowed(executor_));
   const auto first = Send(testing::MakeRequest({.id = 1}));
   const auto second = Send(testing::MakeRequest({.id = 2}));
   EXPECT_THAT(service_.Drain(clock_.Now()),
@@ -246,7 +250,7 @@ TEST_F(WorkerServiceTest, DrainWaitsForCallsInFlightAndCountsThem) {
 
 TEST_F(WorkerServiceTest, StopAnswersWhatIsQueued) {
   executor_.Hold();
-  service_.Serve(executor_);
+  service_.Serve(Borrowed(executor_));
   const auto computing = Send(testing::MakeRequest({.id = 1}));
   executor_.WaitForBatches(1);
   const auto queued = Send(testing::MakeRequest({.id = 2}));
@@ -268,7 +272,7 @@ TEST_F(WorkerServiceTest, CountsCallsThatWereRefusedWhileDecoding) {
 
 TEST_F(WorkerServiceTest, DropsCancelledAndLateCallsWithoutComputingThem) {
   executor_.Hold();
-  service_.Serve(executor_);
+  service_.Serve(Borrowed(executor_));
   const auto blocker = Send(testing::MakeRequest({.id = 1}));
   executor_.WaitForBatches(1);
   const auto gone = Send(testing::MakeRequest({.id = 2}));
@@ -287,7 +291,7 @@ TEST_F(WorkerServiceTest, DropsCancelledAndLateCallsWithoutComputingThem) {
 
 TEST_F(WorkerServiceTest, AFullQueueRefusesAtOnce) {
   executor_.Hold();
-  service_.Serve(executor_);
+  service_.Serve(Borrowed(executor_));
   std::vector<std::shared_ptr<Pending>> pending = {Send(testing::MakeRequest({.id = 1}))};
   executor_.WaitForBatches(1);
   for (uint64_t id = 2; id < 5; ++id) pending.push_back(Send(testing::MakeRequest({.id = id})));
@@ -301,7 +305,7 @@ TEST_F(WorkerServiceTest, AFullQueueRefusesAtOnce) {
 }
 
 TEST_F(WorkerServiceTest, ManyClientsAtOnceGetTheirOwnRows) {
-  service_.Serve(executor_);
+  service_.Serve(Borrowed(executor_));
   std::vector<std::thread> clients;
   for (uint64_t client = 0; client < 3; ++client) {  // as many as the queue holds
     clients.emplace_back([&, client] {
@@ -383,6 +387,111 @@ TEST(RequestChecks, RowsForSkippedExpertsAreRefusedByName) {
   EXPECT_THAT(check("2: 3"), StatusIs(absl::StatusCode::kFailedPrecondition,
                                       AllOf(HasSubstr("expert_ids[1][1]=3"), HasSubstr("layer 2"),
                                             HasSubstr("--skip-experts"))));
+}
+
+// Holds what it is told.
+class FakeHost final : public ShardHost {
+ public:
+  absl::StatusOr<HeldShards> Load(const std::vector<ShardSpec>&) override { return next; }
+  absl::StatusOr<HeldShards> Unload(const std::vector<ShardSpec>&) override { return next; }
+
+  absl::StatusOr<HeldShards> next = absl::NotFoundError("nothing");
+};
+
+class ChangingServiceTest : public WorkerServiceTest {
+ protected:
+  void SetUp() override { service_.Serve(Borrowed(executor_), nullptr, &host_); }
+  // A call of layer 2, which both shards of the description have at first.
+  ForwardRequest Request(uint64_t epoch) {
+    ForwardRequest request = testing::MakeRequest({.id = 5, .layer = 2, .hidden = kHidden});
+    request.epoch = epoch;
+    return request;
+  }
+  std::vector<ShardSpec> shards() { return service_.Describe().shards; }
+
+  FakeHost host_;
+  EchoExecutor other_;
+};
+
+TEST_F(ChangingServiceTest, ALoadIsDescribedUnderANewEpochAndOlderCallsGetWhatTheyKnow) {
+  std::vector<ShardSpec> more = shards();
+  more.push_back({{2}, 0, 4, 0, 1});
+  host_.next = HeldShards{more, {1000, 100, 10}, Borrowed(other_)};
+  ATELIER_ASSERT_OK_AND_ASSIGN(const WorkerDescription now, service_.Load({}));
+  EXPECT_EQ(now.shards, more);
+  EXPECT_EQ(now.epoch, 78u);
+  EXPECT_EQ(service_.Describe().epoch, 78u);
+  EXPECT_EQ(Call(Request(78)).sums.size(), 3u);
+  EXPECT_EQ(Call(Request(0)).sums.size(), 3u);
+  EXPECT_EQ(Call(Request(77)).sums.size(), 2u);
+  EXPECT_EQ(executor_.batches().size(), 1u);
+  EXPECT_EQ(other_.batches().size(), 2u);
+  EXPECT_THAT(Call(Request(76)).status,
+              StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("78")));
+  // The same again changes nothing.
+  ATELIER_ASSERT_OK_AND_ASSIGN(const WorkerDescription again, service_.Load({}));
+  EXPECT_EQ(again.epoch, 78u);
+}
+
+TEST_F(ChangingServiceTest, CallsOfTwoEpochsThatAreMergedAreComputedApart) {
+  executor_.Hold();
+  const auto first = Send(Request(77));
+  executor_.WaitForBatches(1);
+  host_.next = HeldShards{{{{2}, 0, 4, 0, 1}}, {10}, Borrowed(other_)};
+  ATELIER_ASSERT_OK(service_.Load({}));
+  const auto old_call = Send(Request(77));
+  const auto new_call = Send(Request(78));
+  executor_.Release();
+  old_call->done.WaitForNotification();
+  new_call->done.WaitForNotification();
+  EXPECT_EQ(old_call->reply.sums.size(), 2u);
+  EXPECT_EQ(new_call->reply.sums.size(), 1u);
+  EXPECT_THAT(executor_.batches(), ElementsAre(1, 1));
+  EXPECT_THAT(other_.batches(), ElementsAre(1));
+}
+
+TEST_F(ChangingServiceTest, AnUnloadWaitsUntilNobodyUsesTheOlderEpochAndThenRefusesIt) {
+  auto held = std::make_shared<EchoExecutor>();
+  const std::weak_ptr<EchoExecutor> before = held;
+  host_.next = HeldShards{{{{2}, 0, 4, 0, 1}, {{1}, 0, 4, 0, 1}}, {10, 1}, std::move(held)};
+  ATELIER_ASSERT_OK(service_.Load({}));
+  host_.next = HeldShards{{{{2}, 0, 4, 0, 1}}, {10}, Borrowed(other_)};
+  absl::Notification unloaded;
+  absl::StatusOr<WorkerDescription> now;
+  std::thread unloading([&] {
+    now = service_.Unload({});
+    unloaded.Notify();
+  });
+  while (service_.Describe().epoch != 79) std::this_thread::yield();
+  EXPECT_THAT(service_.Load({}), StatusIs(absl::StatusCode::kAborted, HasSubstr("under way")));
+  clock_.Advance(absl::Seconds(2));
+  ATELIER_EXPECT_OK(Call(Request(78)).status);
+  clock_.Advance(absl::Seconds(2));
+  EXPECT_FALSE(unloaded.WaitForNotificationWithTimeout(absl::Milliseconds(100)));
+  host_.next.value().executor = nullptr;
+  clock_.Advance(absl::Seconds(2));
+  unloading.join();
+  EXPECT_TRUE(before.expired());
+  ATELIER_ASSERT_OK(now);
+  EXPECT_EQ(now->shards.size(), 1u);
+  EXPECT_THAT(Call(Request(78)).status,
+              StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("holds other experts")));
+  ATELIER_EXPECT_OK(Call(Request(79)).status);
+}
+
+TEST_F(ChangingServiceTest, WhatTheHostRefusesChangesNothing) {
+  EXPECT_THAT(service_.Load({}), StatusIs(absl::StatusCode::kNotFound, HasSubstr("nothing")));
+  EXPECT_THAT(service_.Unload({}), StatusIs(absl::StatusCode::kNotFound, HasSubstr("nothing")));
+  EXPECT_EQ(service_.Describe().epoch, 77u);
+  ATELIER_ASSERT_OK(service_.Drain(clock_.Now() + absl::Minutes(1)));
+  EXPECT_THAT(service_.Load({}), StatusIs(absl::StatusCode::kUnavailable, HasSubstr("draining")));
+}
+
+TEST_F(WorkerServiceTest, WithoutAHostNothingChanges) {
+  service_.Serve(Borrowed(executor_));
+  EXPECT_THAT(service_.Load({}), StatusIs(absl::StatusCode::kUnimplemented, HasSubstr("started")));
+  EXPECT_THAT(service_.Unload({}),
+              StatusIs(absl::StatusCode::kUnimplemented, HasSubstr("started")));
 }
 
 }  // namespace

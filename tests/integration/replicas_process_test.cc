@@ -17,6 +17,7 @@
 #include "libs/testing/status_matchers.h"
 #include "libs/testing/synthetic_checkpoint.h"
 #include "libs/testing/temp_dir.h"
+#include "tests/integration/expert_sums.h"
 
 // Real workers, two for each half of the experts, which die and freeze while they compute: whatever
 // happens to them, and however rows are divided between them, no bit of any sum changes.
@@ -26,30 +27,6 @@ namespace {
 
 using testing::ChildProcess;
 using testing::WaitUntil;
-
-constexpr int kHidden = 256;  // of the tiny GLM model: layers 1-3 with 16 experts, 4 per row
-constexpr int kTopK = 4;
-constexpr int kExperts = 16;
-constexpr int kLayers = 3;
-
-struct Rows {
-  Rows(int count, unsigned seed) : count(count) {
-    std::mt19937 random(seed);
-    std::normal_distribution<float> value;
-    for (int i = 0; i < count * kHidden; ++i) hidden.push_back(ToBFloat16(value(random)));
-    for (int row = 0; row < count; ++row) {
-      const auto first = static_cast<int32_t>(random() % kExperts);
-      for (int j = 0; j < kTopK; ++j) {
-        ids.push_back((first + j * 3) % kExperts);
-        weights.push_back(0.1f + static_cast<float>(j) * 0.17f);
-      }
-    }
-  }
-  int count;
-  std::vector<BFloat16> hidden;
-  std::vector<int32_t> ids;
-  std::vector<float> weights;
-};
 
 class ReplicasTest : public ::testing::TestWithParam<std::string> {
  protected:
@@ -94,25 +71,7 @@ class ReplicasTest : public ::testing::TestWithParam<std::string> {
       return connected == kWorkers;
     });
   }
-  // The sums of every layer and batch.
-  std::vector<std::vector<float>> Round() {
-    std::vector<std::vector<float>> all;
-    for (int layer = 1; layer <= kLayers; ++layer) {
-      for (const Rows& rows : batches_) {
-        ForwardCall call;
-        call.layer = layer;
-        call.batch = {rows.count, kHidden, rows.hidden.data()};
-        call.routing = {rows.count, kTopK, rows.ids.data(), rows.weights.data()};
-        call.priority = rows.count > 5 ? CallPriority::kPrefill : CallPriority::kDecode;
-        auto pending = client_->Forward(call);
-        EXPECT_THAT(pending, testing::IsOk());
-        std::vector<float>& sums = all.emplace_back(static_cast<size_t>(rows.count * kHidden));
-        if (!pending.ok()) continue;
-        EXPECT_THAT((*pending)->Wait(sums.data()), testing::IsOk());
-      }
-    }
-    return all;
-  }
+  std::vector<std::vector<float>> Round() { return testing::SumsOfAll(*client_, batches_); }
   // Rounds go on until `disturb` has run, at some moment of one of them, and one more.
   template <typename Disturb>
   void RoundsWhile(Disturb disturb) {
@@ -134,7 +93,7 @@ class ReplicasTest : public ::testing::TestWithParam<std::string> {
   std::mt19937 random_{20261203};
   std::vector<std::unique_ptr<ChildProcess>> workers_;
   std::unique_ptr<ExpertClient> client_;
-  std::vector<Rows> batches_;
+  std::vector<testing::RandomRows> batches_;
   std::vector<std::vector<float>> undisturbed_;
 };
 
