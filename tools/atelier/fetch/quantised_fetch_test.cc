@@ -9,7 +9,6 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "gtest/gtest.h"
-#include "libs/base/checked_math.h"
 #include "libs/base/clock.h"
 #include "libs/base/log.h"
 #include "libs/kernels/pack.h"
@@ -48,11 +47,12 @@ RawTensor RandomTensor(DType dtype, std::vector<int64_t> shape, std::mt19937& ra
   return tensor;
 }
 
+using Shape = std::vector<int64_t>;
+
 struct Part {
   const char* suffix;
   DType dtype;
-  // Of a matrix [rows, columns].
-  std::vector<int64_t> (*shape)(int64_t rows, int64_t columns);
+  Shape (*shape)(int64_t rows, int64_t columns);  // of a matrix [rows, columns]
 };
 
 struct Format {
@@ -60,98 +60,69 @@ struct Format {
   const char* config;  // quantization_config
   std::vector<Part> parts;
   // Of the experts' bytes, what a worker of slice 1/2 reads: of matrices whose rows lie together
-  // half of gate and up and all of down; where columns do, the other way round.
-  double least, most;
+  // half of gate and up and all of down; where columns do, the other way round. And at most as much
+  // more, of scales that are needed whole.
+  double share, more;
 };
 
 constexpr double kRowsTogether = 2.0 / 3, kColumnsTogether = 5.0 / 6;
 
+Shape Whole(int64_t rows, int64_t columns) { return {rows, columns}; }
+// Rows stay rows; `per` columns share an element.
+template <int per>
+Shape Columns(int64_t rows, int64_t columns) {
+  return {rows, columns / per};
+}
+template <int per_row, int per_column>
+Shape Both(int64_t rows, int64_t columns) {
+  return {rows / per_row, columns / per_column};
+}
+template <int per_row, int per_column>
+Shape Turned(int64_t rows, int64_t columns) {
+  return {columns / per_column, rows / per_row};
+}
+
 std::vector<Format> Formats() {
-  const Part codes8{".weight", DType::kF8E4M3, [](int64_t r, int64_t c) {
-                      return std::vector<int64_t>{r, c};
-                    }};
+  const Part codes8{".weight", DType::kF8E4M3, Whole};
+  // Of GPTQ and AWQ, by groups of 64 inputs.
+  const Part zeros{".qzeros", DType::kI32, Turned<8, 64>};
+  const Part scales{".scales", DType::kF16, Turned<1, 64>};
   return {
       {"Fp8Blocks",
        R"({"quant_method": "fp8", "weight_block_size": [128, 128]})",
-       {codes8,
-        {".weight_scale_inv", DType::kF32,
-         [](int64_t r, int64_t c) {
-           return std::vector<int64_t>{CeilDiv(r, int64_t{128}), CeilDiv(c, int64_t{128})};
-         }}},
+       {codes8, {".weight_scale_inv", DType::kF32, Both<128, 128>}},
        kRowsTogether,
-       kRowsTogether + 0.01},
+       0.01},
       {"MxFp8",
        R"({"quant_method": "mxfp8"})",
-       {codes8,
-        {".weight_scale_inv", DType::kU8,
-         [](int64_t r, int64_t c) {
-           return std::vector<int64_t>{r, c / 32};
-         }}},
+       {codes8, {".weight_scale_inv", DType::kU8, Columns<32>}},
        kRowsTogether,
-       kRowsTogether + 0.05},
+       0.05},
       {"CompressedInt4",
        R"({"quant_method": "compressed-tensors", "format": "pack-quantized", "config_groups":
            {"group_0": {"weights": {"num_bits": 4, "type": "int", "strategy": "group",
             "group_size": 64, "symmetric": false}}}})",
-       {{".weight_packed", DType::kI32,
-         [](int64_t r, int64_t c) {
-           return std::vector<int64_t>{r, c / 8};
-         }},
-        {".weight_scale", DType::kBF16,
-         [](int64_t r, int64_t c) {
-           return std::vector<int64_t>{r, c / 64};
-         }},
-        {".weight_zero_point", DType::kI32,
-         [](int64_t r, int64_t c) {
-           return std::vector<int64_t>{r / 8, c / 64};
-         }}},
+       {{".weight_packed", DType::kI32, Columns<8>},
+        {".weight_scale", DType::kBF16, Columns<64>},
+        {".weight_zero_point", DType::kI32, Both<8, 64>}},
        kRowsTogether,
-       kRowsTogether + 0.01},
+       0.01},
       {"Gptq",
        R"({"quant_method": "gptq", "bits": 4, "group_size": 64, "sym": false})",
-       {{".qweight", DType::kI32,
-         [](int64_t r, int64_t c) {
-           return std::vector<int64_t>{c / 8, r};
-         }},
-        {".qzeros", DType::kI32,
-         [](int64_t r, int64_t c) {
-           return std::vector<int64_t>{c / 64, r / 8};
-         }},
-        {".scales", DType::kF16,
-         [](int64_t r, int64_t c) {
-           return std::vector<int64_t>{c / 64, r};
-         }}},
+       {{".qweight", DType::kI32, Turned<1, 8>}, zeros, scales},
        kColumnsTogether,
-       kColumnsTogether + 0.03},
+       0.03},
       {"Awq",
        R"({"quant_method": "awq", "bits": 4, "group_size": 64})",
-       {{".qweight", DType::kI32,
-         [](int64_t r, int64_t c) {
-           return std::vector<int64_t>{c, r / 8};
-         }},
-        {".qzeros", DType::kI32,
-         [](int64_t r, int64_t c) {
-           return std::vector<int64_t>{c / 64, r / 8};
-         }},
-        {".scales", DType::kF16,
-         [](int64_t r, int64_t c) {
-           return std::vector<int64_t>{c / 64, r};
-         }}},
+       {{".qweight", DType::kI32, Turned<8, 1>}, zeros, scales},
        kColumnsTogether,
-       kColumnsTogether + 0.03},
+       0.03},
       {"PackedMxFp4",
        R"({"quant_method": "compressed-tensors", "format": "mxfp4-pack-quantized"})",
-       {{".weight_packed", DType::kU8,
-         [](int64_t r, int64_t c) {
-           return std::vector<int64_t>{r, c / 2};
-         }},
-        {".weight_scale", DType::kU8,
-         [](int64_t r, int64_t c) {
-           return std::vector<int64_t>{r, c / 32};
-         }}},
+       {{".weight_packed", DType::kU8, Columns<2>}, {".weight_scale", DType::kU8, Columns<32>}},
        kRowsTogether,
-       kRowsTogether + 0.01},
-      {"FusedMxFp4", R"({"quant_method": "mxfp4"})", {}, kRowsTogether, kRowsTogether + 0.01},
+       0.01},
+      {"FusedMxFp4", R"({"quant_method": "mxfp4"})", {}, kRowsTogether, 0.01},
   };
 }
 
@@ -255,8 +226,8 @@ TEST_P(QuantisedFormatFetchTest, AWorkerGetsAllThatItsExpertsArePackedFrom) {
   // Two of four; and header and ends.
   const double read = static_cast<double>(missing_.wanted) / (static_cast<double>(experts) / 2);
   const double header = 40'000 / (static_cast<double>(experts) / 2);
-  EXPECT_GE(read, format.least);
-  EXPECT_LE(read, format.most + header);
+  EXPECT_GE(read, format.share);
+  EXPECT_LE(read, format.share + format.more + header);
 }
 
 INSTANTIATE_TEST_SUITE_P(Formats, QuantisedFormatFetchTest, ::testing::ValuesIn(Formats()),
