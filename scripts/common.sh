@@ -100,9 +100,10 @@ make_demo_model() {
     fail "making the demo model failed"
 }
 
-# What the end-to-end tests run beside our own binaries: pytest, and two versions of the gateway.
+# What tests run beside our own binaries: pytest, two versions of the gateway, public quantisers.
 make_test_venvs() {
   make_venv gateway "$REPO/tools/requirements/gateway.txt"
   make_venv gateway-floor "$REPO/tools/requirements/gateway-floor.txt"
   make_venv e2e "$REPO/tests/e2e/requirements.txt"
+  make_venv quantiser "$REPO/tools/requirements/quantiser.txt" --no-deps --only-binary=:all:
 }

@@ -1,8 +1,8 @@
-"""Writes the demo model as one GGUF file (architecture glm4moe), its matrices quantised by the gguf package.
+"""Writes the demo model as one GGUF file (architecture glm4moe), its matrices quantised by public code (ggml_quantiser.py).
 
     .venv/demo-model/bin/python tools/demo_model_gguf.py --model build/demo-model --type Q8_0 --output build/demo-q8_0.gguf
 
-Norms, routers and biases stay F32. Types: F32, BF16 and those that gguf.quants can write (Q8_0, Q5_0, Q5_1, Q4_0, Q4_1).
+Norms, routers and biases stay F32.
 """
 import argparse
 import os
@@ -15,8 +15,14 @@ from gguf import GGMLQuantizationType
 
 from checkpoint_folder import CheckpointFolder
 from demo_model.source import Source, find_gguf
+from ggml_quantiser import Quantiser, type_for_row
+from padded_model import PaddedModel
 
 TYPES = ("F32", "BF16", "Q8_0", "Q5_0", "Q5_1", "Q4_0", "Q4_1")
+# Mixes of types as llama.cpp's quantiser makes them, without an importance matrix: of most matrices; of those that matter more; of the
+# embedding, which is the output matrix too. Q6_K and IQ4_XS have no second type.
+MIXES = {"Q4_K_M": ("Q4_K", "Q6_K", "Q6_K"), "Q5_K_M": ("Q5_K", "Q6_K", "Q6_K"), "Q6_K": ("Q6_K", "Q6_K", "Q6_K"),
+         "IQ4_XS": ("IQ4_XS", "IQ4_XS", "Q6_K")}
 ARCHITECTURE = "glm4moe"
 
 # Hugging Face names behind "model.layers.N." -> GGUF's behind "blk.N.". Attention keeps its rows: this
@@ -80,42 +86,69 @@ def add_tokenizer(writer: gguf.GGUFWriter):
     writer.add_add_bos_token(False)
 
 
-def add_tensor(writer: gguf.GGUFWriter, name: str, values: np.ndarray, kind: GGMLQuantizationType):
-    if values.ndim == 1 or name.endswith("ffn_gate_inp.weight"):
-        kind = GGMLQuantizationType.F32
-    writer.add_tensor(name, gguf.quants.quantize(np.ascontiguousarray(values), kind), raw_dtype=kind)
+def matters_more(layer: int, layers: int) -> bool:
+    """Of these layers, the values of attention and the last matrix of the FFN get the better type."""
+    return layer < layers // 8 or layer >= 7 * layers // 8 or (layer - layers // 8) % 3 == 2
 
 
-def add_tensors(writer: gguf.GGUFWriter, model: CheckpointFolder, kind: GGMLQuantizationType):
+class TensorWriter:
+    """Writes each matrix in the type that a quantiser asked for `form` would choose."""
+
+    def __init__(self, writer: gguf.GGUFWriter, form: str, layers: int):
+        self._writer, self._form, self._layers = writer, form, layers
+        self._quantise = Quantiser()
+
+    def _type(self, name: str, columns: int) -> GGMLQuantizationType:
+        if name.endswith("ffn_gate_inp.weight"):
+            return GGMLQuantizationType.F32
+        if self._form not in MIXES:
+            return GGMLQuantizationType[self._form]
+        usual, better, embedding = MIXES[self._form]
+        if name == "token_embd.weight":
+            chosen = embedding
+        else:
+            layer = int(name.split(".")[1])
+            chosen = better if ("attn_v" in name or "ffn_down" in name) and matters_more(layer, self._layers) else usual
+        return type_for_row(GGMLQuantizationType[chosen], columns)
+
+    def add(self, name: str, values: np.ndarray):
+        kind = GGMLQuantizationType.F32 if values.ndim == 1 else self._type(name, values.shape[-1])
+        self._writer.add_tensor(name, self._quantise(values, kind), raw_dtype=kind)
+
+
+def add_tensors(writer: TensorWriter, model: CheckpointFolder | PaddedModel):
     names = set(model.names())
     for name, target in GLOBAL.items():
-        add_tensor(writer, target, model.read(name), kind)
+        writer.add(target, model.read(name))
     for layer in range(model.config["num_hidden_layers"]):
         prefix = f"model.layers.{layer}."
         for name, target in OF_LAYER.items():
             if prefix + name in names:
-                add_tensor(writer, f"blk.{layer}.{target}", model.read(prefix + name), kind)
+                writer.add(f"blk.{layer}.{target}", model.read(prefix + name))
         if prefix + "mlp.experts.0.gate_proj.weight" not in names:
             continue
         for part in ("gate", "up", "down"):
             experts = [model.read(f"{prefix}mlp.experts.{e}.{part}_proj.weight")
                        for e in range(model.config["n_routed_experts"])]
-            add_tensor(writer, f"blk.{layer}.ffn_{part}_exps.weight", np.stack(experts), kind)
+            writer.add(f"blk.{layer}.ffn_{part}_exps.weight", np.stack(experts))
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", type=pathlib.Path, required=True, help="the folder that tools/demo_model made")
     parser.add_argument("--output", type=pathlib.Path, required=True, help="the file to write")
-    parser.add_argument("--type", choices=TYPES, default="Q8_0", help="of all matrices (default: %(default)s)")
+    parser.add_argument("--type", choices=(*TYPES, *MIXES), default="Q8_0", help="of all matrices, or a mix (default: %(default)s)")
+    parser.add_argument("--pad", action="store_true",
+                        help="add zeros until every row is a multiple of 256, which changes no result; without, the mixes have other "
+                             "types in the rows that are none, as in published files")
     options = parser.parse_args()
-    model = CheckpointFolder(options.model)
+    model = PaddedModel(options.model) if options.pad else CheckpointFolder(options.model)
     staging = options.output.with_name(f".{options.output.name}.tmp.{os.getpid()}")
     writer = gguf.GGUFWriter(staging, ARCHITECTURE)
     try:
         add_metadata(writer, model.config)
         add_tokenizer(writer)
-        add_tensors(writer, model, GGMLQuantizationType[options.type])
+        add_tensors(TensorWriter(writer, options.type, model.config["num_hidden_layers"]), model)
         writer.write_header_to_file()
         writer.write_kv_data_to_file()
         writer.write_tensors_to_file()

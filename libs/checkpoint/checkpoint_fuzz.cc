@@ -3,20 +3,25 @@
 #include <cstring>
 #include <string>
 
+#include "absl/strings/match.h"
 #include "absl/strings/string_view.h"
 #include "libs/base/check.h"
 #include "libs/checkpoint/gguf_header.h"
 #include "libs/checkpoint/gguf_names.h"
+#include "libs/checkpoint/gguf_tokenizer.h"
 #include "libs/checkpoint/safetensors_header.h"
 #include "libs/checkpoint/shard_index.h"
 #include "libs/model/gguf_config.h"
 #include "libs/model/model_config.h"
+#include "nlohmann/json.hpp"
 
 // Gives the same bytes to every parser of a checkpoint. Corpus: testdata/fuzz_corpus, which also
 // runs as a unit test.
 
 namespace atelier {
 namespace {
+
+using nlohmann::json;
 
 void ParseAsFile(absl::Span<const uint8_t> bytes) {
   const absl::StatusOr<SafetensorsHeader> header = ParseSafetensorsHeader(bytes, "fuzz");
@@ -61,6 +66,12 @@ void ParseAsGguf(absl::Span<const uint8_t> bytes) {
   }
   ATELIER_CHECK(covered <= bytes.size());
   ReadArrays(header->metadata);
+  const absl::StatusOr<TokenizerFiles> tokenizer = ReadGgufTokenizer(header->metadata);
+  if (tokenizer.ok()) {
+    for (const auto& [name, content] : *tokenizer) {
+      ATELIER_CHECK(!absl::EndsWith(name, ".json") || json::accept(content));
+    }
+  }
   GgufTensorFacts facts;
   facts.vocab_size = 100;
   const absl::StatusOr<ModelConfig> config = ParseGgufConfig(header->metadata, facts);

@@ -4,7 +4,7 @@
 namespace atelier {
 namespace {
 
-TEST(FuzzCorpus, IsSurvived) { testing::RunFuzzCorpus("libs/checkpoint/testdata/fuzz_corpus", 29); }
+TEST(FuzzCorpus, IsSurvived) { testing::RunFuzzCorpus("libs/checkpoint/testdata/fuzz_corpus", 37); }
 
 }  // namespace
 }  // namespace atelier

@@ -41,8 +41,9 @@ void SetBiases(const ExpertBiases& whole, int hidden, IntermediateRange slice,
 }
 
 // The part of `matrix` that starts at (row, column), packed as [n, k].
-PackedMatrix Pack(const ExpertMatrix& matrix, Method method, int row, int column, int n, int k,
+PackedMatrix Pack(const ExpertMatrix& matrix, Method requested, int row, int column, int n, int k,
                   AlignedBuffer<uint8_t>& to) {
+  const Method method = matrix.quant ? matrix.quant->method : requested;
   uint8_t* block = to.Reserve(PackedMatrixBytes(method, n, k));
   if (matrix.quant) {
     PackedMatrix packed = PackedMatrixAt(method, n, k, block);
@@ -90,9 +91,8 @@ class Finished final : public ExpertsInFlight {
 
 class KernelExperts final : public LocalExperts {
  public:
-  KernelExperts(const KernelTable& kernels, Method method,
-                std::map<int, std::vector<LayerShard>> layers)
-      : kernels_(kernels), method_(method), layers_(std::move(layers)) {}
+  KernelExperts(const KernelTable& kernels, std::map<int, std::vector<LayerShard>> layers)
+      : kernels_(kernels), layers_(std::move(layers)) {}
 
   const std::vector<int32_t>& RoutedIds(int layer) const override { return routed_ids_.at(layer); }
   void FailLayer(int layer, absl::Status status) override { failures_[layer] = std::move(status); }
@@ -129,9 +129,10 @@ class KernelExperts final : public LocalExperts {
     }
     AlignedBuffer<uint8_t> data;
     std::vector<float> scales(chosen.size());
-    const size_t stride = ActivationRowBytes(method_, batch.hidden_size);
+    const Method method = expert.view.gate.method;
+    const size_t stride = ActivationRowBytes(method, batch.hidden_size);
     data.Reserve(stride * chosen.size());
-    PrepareRows(method_, gathered.data(), hidden, rows, batch.hidden_size, data.data(),
+    PrepareRows(method, gathered.data(), hidden, rows, batch.hidden_size, data.data(),
                 scales.data());
     const size_t out_stride = static_cast<size_t>(expert.view.down.num_panels()) * kPanelWidth;
     std::vector<float> out(chosen.size() * out_stride);
@@ -144,7 +145,6 @@ class KernelExperts final : public LocalExperts {
   }
 
   KernelTable kernels_;
-  Method method_;
   std::map<int, std::vector<LayerShard>> layers_;
   std::map<int, absl::Status> failures_;
   std::map<int, std::vector<int32_t>> routed_ids_;
@@ -186,7 +186,7 @@ absl::StatusOr<std::unique_ptr<LocalExperts>> LocalExperts::Create(
       layers[layer].push_back(std::move(shard));
     }
   }
-  return std::make_unique<KernelExperts>(kernels, options.method, std::move(layers));
+  return std::make_unique<KernelExperts>(kernels, std::move(layers));
 }
 
 }  // namespace atelier::testing

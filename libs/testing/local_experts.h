@@ -13,7 +13,7 @@
 namespace atelier::testing {
 
 struct LocalExpertsOptions {
-  Method method = Method::kBF16;
+  Method method = Method::kBF16;  // of floats; what is published quantised keeps its methods
   CpuIsa cpu_isa = CpuIsa::kAuto;
   // As workers would hold them, in shard order; empty = one shard with everything. Their layers are
   // ignored: every MoE layer.

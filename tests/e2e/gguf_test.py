@@ -48,3 +48,16 @@ def test_gateway_fetches_the_tokenizer_and_answers(served, smg):
     status, answer = openai.post(front.url, "/v1/chat/completions", openai.FRANCE)
     assert status == 200, answer
     assert "Paris" in answer["choices"][0]["message"]["content"]
+
+
+# Padded, so that every row is cut into blocks of 256 (docs/numerics.md says what the mixes are). Such experts cannot be cut into slices.
+@pytest.mark.parametrize("form", ["Q4_K_M", "Q5_K_M", "Q6_K", "IQ4_XS"])
+def test_k_quants_answer(install, smg, tmp_path, model, form):
+    path = tmp_path / "demo.gguf"
+    conftest.run_tool("demo_model_gguf.py", "--model", model, "--type", form, "--pad", "--output", path)
+    front = conftest.Front(install(model=path, shards=("--experts=0-4", "--experts=5-15")), smg("gateway"))
+    status, answer = openai.post(front.url, "/v1/chat/completions", openai.FRANCE)
+    assert status == 200, answer
+    text = answer["choices"][0]["message"]["content"]
+    print(f"{form}: {text}")
+    assert "Paris" in text
