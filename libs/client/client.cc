@@ -138,6 +138,7 @@ absl::StatusOr<std::unique_ptr<ExpertClient>> ExpertClient::Connect(const Client
                                                                     const Logger& logger,
                                                                     ClientMetrics* metrics) {
   ATELIER_RETURN_IF_ERROR(options.Validate());
+  ATELIER_RETURN_IF_ERROR(CheckFiles(options.security));
   auto client = std::make_unique<Client>(options, clock, logger, metrics);
   ATELIER_RETURN_IF_ERROR(client->AwaitTable());
   return client;

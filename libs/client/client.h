@@ -11,6 +11,7 @@
 #include "libs/base/log.h"
 #include "libs/client/failover_options.h"
 #include "libs/model/token_batch.h"
+#include "libs/transport/security.h"
 #include "libs/transport/worker_protocol.h"
 
 namespace atelier {
@@ -33,6 +34,7 @@ struct ClientOptions {
   std::vector<int> moe_layers;
   int num_experts = 0;
   FailoverOptions failover;
+  ClientSecurity security;  // towards workers over TCP
 
   absl::Status Validate() const;
 };

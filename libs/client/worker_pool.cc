@@ -47,12 +47,13 @@ WorkerPool::WorkerPool(const ClientOptions& options, Clock& clock, const Logger&
                          &metrics->Ejected(address)});
   }
   for (size_t i = 0; i < options.workers.size(); ++i) {
-    connections_.push_back(
-        WorkerConnection::Create(options.workers[i], clock, logger,
-                                 [this, i](const absl::StatusOr<WorkerDescription>& news) {
-                                   if (news.ok()) health_.Reconnected(i);
-                                   workers_.Update(i, news);
-                                 }));
+    connections_.push_back(WorkerConnection::Create(
+        options.workers[i], clock, logger,
+        [this, i](const absl::StatusOr<WorkerDescription>& news) {
+          if (news.ok()) health_.Reconnected(i);
+          workers_.Update(i, news);
+        },
+        options.security));
   }
 }
 

@@ -64,10 +64,11 @@ uint64_t MicrosUntil(absl::Time deadline, absl::Time now) {
 
 std::unique_ptr<WorkerConnection> WorkerConnection::Create(const std::string& address, Clock& clock,
                                                            const Logger& logger,
-                                                           StateCallback on_state) {
+                                                           StateCallback on_state,
+                                                           const ClientSecurity& security) {
   const bool shared_memory = absl::StartsWith(address, kShmScheme);
   return CreateConnection(address, clock, logger, std::move(on_state),
-                          shared_memory ? OpenShmChannel : OpenGrpcChannel);
+                          shared_memory ? OpenShmChannel : GrpcChannels(security));
 }
 
 std::unique_ptr<WorkerConnection> CreateConnection(const std::string& address, Clock& clock,

@@ -8,6 +8,7 @@
 #include "libs/transport/client_stream.h"
 #include "libs/transport/codec.h"
 #include "libs/transport/grpc_deadline.h"
+#include "libs/transport/grpc_security.h"
 #include "libs/transport/grpc_tuning.h"
 #include "libs/transport/status_codes.h"
 #include "libs/transport/worker_channel.h"
@@ -19,17 +20,28 @@ namespace {
 // Requests are sent as ready-made bytes, responses are parsed.
 using ForwardStreamStub = grpc::TemplatedGenericStub<grpc::ByteBuffer, v1::ForwardResponse>;
 
-std::shared_ptr<grpc::Channel> MakeChannel(const std::string& address) {
-  const bool is_unix = absl::StartsWith(address, "unix:");
-  return grpc::CreateCustomChannel(is_unix ? address : absl::StrCat("dns:///", address),
-                                   grpc::InsecureChannelCredentials(), TunedChannelArguments());
+// What all channels of a connection share.
+struct ChannelSettings {
+  std::shared_ptr<grpc::ChannelCredentials> credentials;
+  std::string server_name;  // empty = the address's host
+};
+
+std::shared_ptr<grpc::Channel> MakeChannel(const std::string& address,
+                                           const ChannelSettings& settings) {
+  grpc::ChannelArguments arguments = TunedChannelArguments();
+  if (absl::StartsWith(address, "unix:")) {
+    return grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(), arguments);
+  }
+  if (!settings.server_name.empty()) arguments.SetSslTargetNameOverride(settings.server_name);
+  return grpc::CreateCustomChannel(absl::StrCat("dns:///", address), settings.credentials,
+                                   arguments);
 }
 
 // Destroyed on the thread that drives it: the last owner of a channel stops gRPC's threads.
 class GrpcWorkerChannel final : public WorkerChannel {
  public:
-  explicit GrpcWorkerChannel(const std::string& address)
-      : channel_(MakeChannel(address)),
+  GrpcWorkerChannel(const std::string& address, const ChannelSettings& settings)
+      : channel_(MakeChannel(address, settings)),
         control_(v1::WorkerControl::NewStub(channel_)),
         forward_(channel_) {}
 
@@ -78,8 +90,11 @@ class GrpcWorkerChannel final : public WorkerChannel {
 
 }  // namespace
 
-std::unique_ptr<WorkerChannel> OpenGrpcChannel(const std::string& address) {
-  return std::make_unique<GrpcWorkerChannel>(address);
+WorkerChannelFactory GrpcChannels(const ClientSecurity& security) {
+  const ChannelSettings settings{ChannelCredentialsOf(security), security.server_name};
+  return [settings](const std::string& address) {
+    return std::make_unique<GrpcWorkerChannel>(address, settings);
+  };
 }
 
 }  // namespace atelier

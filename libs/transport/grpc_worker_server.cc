@@ -11,6 +11,7 @@
 #include "libs/transport/grpc_control_service.h"
 #include "libs/transport/grpc_deadline.h"
 #include "libs/transport/grpc_expert_service.h"
+#include "libs/transport/grpc_security.h"
 #include "libs/transport/grpc_tuning.h"
 #include "libs/transport/listen_address.h"
 #include "libs/transport/status_codes.h"
@@ -51,7 +52,7 @@ class GrpcWorkerServer final : public WorkerServer {
         control_service_(serving.handler, serving.clock, serving.default_timeout) {}
   ~GrpcWorkerServer() override { Shutdown(absl::ZeroDuration()); }
 
-  absl::Status Listen(const std::vector<Endpoint>& endpoints, int64_t max_message_bytes);
+  absl::Status Listen(const std::vector<Endpoint>& endpoints, const WorkerServerOptions& options);
 
   void SetServing(bool serving) override {
     for (const char* name : kHealthNames) {
@@ -72,16 +73,17 @@ class GrpcWorkerServer final : public WorkerServer {
 };
 
 absl::Status GrpcWorkerServer::Listen(const std::vector<Endpoint>& endpoints,
-                                      int64_t max_message_bytes) {
+                                      const WorkerServerOptions& options) {
   // Both switch on plug-ins for servers built from here on; repeating them changes nothing.
   grpc::EnableDefaultHealthCheckService(true);
   grpc::reflection::InitProtoReflectionServerBuilderPlugin();
   grpc::ServerBuilder builder;
-  TuneServer(builder, max_message_bytes);
+  TuneServer(builder, options.max_message_bytes);
   std::vector<int> ports(endpoints.size(), 0);
   for (size_t i = 0; i < endpoints.size(); ++i) {
     ATELIER_RETURN_IF_ERROR(PrepareListenAddress(endpoints[i]));
-    builder.AddListeningPort(endpoints[i].ToString(), grpc::InsecureServerCredentials(), &ports[i]);
+    const ServerSecurity& security = endpoints[i].is_unix() ? ServerSecurity{} : options.security;
+    builder.AddListeningPort(endpoints[i].ToString(), ServerCredentialsOf(security), &ports[i]);
   }
   builder.RegisterService(&expert_service_);
   builder.RegisterService(&control_service_);
@@ -117,13 +119,14 @@ absl::StatusOr<std::unique_ptr<WorkerServer>> WorkerServer::Start(
     const WorkerServerOptions& options, WorkerHandler& handler, Clock& clock,
     const Logger& logger) {
   ATELIER_RETURN_IF_ERROR(ValidateOptions(options));
+  ATELIER_RETURN_IF_ERROR(CheckFiles(options.security));
   ATELIER_ASSIGN_OR_RETURN(const std::vector<Endpoint> endpoints, ParseListen(options.listen));
   const ForwardServing serving{
       handler, clock,
       ForwardShape{options.hidden_size, options.num_experts, options.max_tokens_per_call},
       options.default_timeout, options.max_message_bytes};
   auto server = std::make_unique<GrpcWorkerServer>(serving, logger);
-  ATELIER_RETURN_IF_ERROR(server->Listen(endpoints, options.max_message_bytes));
+  ATELIER_RETURN_IF_ERROR(server->Listen(endpoints, options));
   return server;
 }
 

@@ -7,6 +7,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "libs/transport/call_stream.h"
+#include "libs/transport/security.h"
 #include "libs/transport/worker_protocol.h"
 
 namespace atelier {
@@ -31,7 +32,7 @@ class WorkerChannel {
 using WorkerChannelFactory =
     std::function<std::unique_ptr<WorkerChannel>(const std::string& address)>;
 
-// "host:port" or "unix:/path". Returns at once; what cannot be reached fails when it is used.
-std::unique_ptr<WorkerChannel> OpenGrpcChannel(const std::string& address);
+// For "host:port" or "unix:/path". Opens at once; what cannot be reached fails when it is used.
+WorkerChannelFactory GrpcChannels(const ClientSecurity& security);
 
 }  // namespace atelier

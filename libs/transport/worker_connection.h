@@ -9,6 +9,7 @@
 #include "absl/time/time.h"
 #include "libs/base/clock.h"
 #include "libs/base/log.h"
+#include "libs/transport/security.h"
 #include "libs/transport/worker_protocol.h"
 
 namespace atelier {
@@ -61,7 +62,8 @@ class WorkerConnection {
 
   // Starts connecting at once and returns. `on_state` may be called before this returns.
   static std::unique_ptr<WorkerConnection> Create(const std::string& address, Clock& clock,
-                                                  const Logger& logger, StateCallback on_state);
+                                                  const Logger& logger, StateCallback on_state,
+                                                  const ClientSecurity& security = {});
   virtual ~WorkerConnection() = default;
 
   virtual const std::string& address() const = 0;

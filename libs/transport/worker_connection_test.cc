@@ -1,9 +1,11 @@
 #include "libs/transport/worker_connection.h"
 
+#include <fstream>
 #include <random>
 
 #include "absl/synchronization/notification.h"
 #include "gtest/gtest.h"
+#include "libs/testing/certificates.h"
 #include "libs/testing/fake_worker.h"
 #include "libs/testing/status_matchers.h"
 #include "libs/testing/temp_dir.h"
@@ -131,12 +133,12 @@ bool SameSums(const ForwardReply& a, const ForwardReply& b) {
   return true;
 }
 
-enum class Wire { kTcp, kUnix, kShm };
+enum class Wire { kTcp, kUnix, kShm, kTls };
 
 class ConnectionTest : public ::testing::TestWithParam<Wire> {
  protected:
   std::string ListenAddress() const {
-    if (GetParam() == Wire::kTcp) return "127.0.0.1:0";
+    if (GetParam() == Wire::kTcp || GetParam() == Wire::kTls) return "127.0.0.1:0";
     return (GetParam() == Wire::kUnix ? "unix:" : "shm:") + directory_.File("worker.sock");
   }
   void StartShmServer(const std::string& address) {
@@ -162,18 +164,33 @@ class ConnectionTest : public ::testing::TestWithParam<Wire> {
     server_ = nullptr;
     shm_server_ = nullptr;
     if (GetParam() == Wire::kShm) return StartShmServer(address);
-    absl::StatusOr<std::unique_ptr<WorkerServer>> server = WorkerServer::Start(
-        FakeServerOptions(worker_.Describe(), address), worker_, clock_, logger_);
+    WorkerServerOptions options = FakeServerOptions(worker_.Describe(), address);
+    options.security = server_security_;
+    absl::StatusOr<std::unique_ptr<WorkerServer>> server =
+        WorkerServer::Start(options, worker_, clock_, logger_);
     ATELIER_ASSERT_OK(server);
     server_ = *std::move(server);
     server_->SetServing(true);
     address_ = server_->Addresses()[0];
   }
   void Connect() {
-    connection_ = WorkerConnection::Create(address_, clock_, logger_, states_.Callback());
+    connection_ =
+        WorkerConnection::Create(address_, clock_, logger_, states_.Callback(), client_security_);
     ASSERT_TRUE(states_.AwaitTimesUsable(++times_connected_)) << states_.last().status();
   }
+  // Both sides show certificates, and calls bring a token.
+  void TurnOnTls() {
+    const testing::CertificateAuthority ca(directory_.File("ca.crt"));
+    const auto worker = ca.Issue(directory_.File("worker"), "IP:127.0.0.1");
+    const auto client = ca.Issue(directory_.File("client"), "DNS:frontend");
+    std::ofstream(directory_.File("tokens")) << "a-token\n";
+    server_security_ = {worker.certificate, worker.private_key, ca.path(),
+                        directory_.File("tokens")};
+    client_security_ = {ca.path(), client.certificate, client.private_key, "",
+                        directory_.File("tokens")};
+  }
   void SetUp() override {
+    if (GetParam() == Wire::kTls) TurnOnTls();
     StartServer(ListenAddress());
     if (!address_.empty()) Connect();
   }
@@ -188,16 +205,19 @@ class ConnectionTest : public ::testing::TestWithParam<Wire> {
   States states_;
   FakeWorker worker_{FakeDescription()};
   int times_connected_ = 0;
+  ServerSecurity server_security_;
+  ClientSecurity client_security_;
   std::string address_;
   std::unique_ptr<WorkerServer> server_;
   std::unique_ptr<ShmWorkerServer> shm_server_;
   std::unique_ptr<WorkerConnection> connection_;
 };
 INSTANTIATE_TEST_SUITE_P(Wires, ConnectionTest,
-                         ::testing::Values(Wire::kTcp, Wire::kUnix, Wire::kShm),
+                         ::testing::Values(Wire::kTcp, Wire::kUnix, Wire::kShm, Wire::kTls),
                          [](const auto& info) {
                            return info.param == Wire::kTcp    ? "Tcp"
                                   : info.param == Wire::kUnix ? "Unix"
+                                  : info.param == Wire::kTls  ? "Tls"
                                                               : "Shm";
                          });
 

@@ -8,6 +8,7 @@
 #include "absl/time/time.h"
 #include "libs/base/clock.h"
 #include "libs/base/log.h"
+#include "libs/transport/security.h"
 #include "libs/transport/worker_protocol.h"
 
 namespace atelier {
@@ -19,6 +20,7 @@ struct WorkerServerOptions {
   int hidden_size = 0;  // for checking payload lengths before the handler sees them
   int num_experts = 0;
   int max_tokens_per_call = 8192;
+  ServerSecurity security;                             // of the TCP addresses
   absl::Duration default_timeout = absl::Seconds(60);  // of requests that bring no deadline
 };
 

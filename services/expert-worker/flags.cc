@@ -88,9 +88,24 @@ FlagSection NetworkFlags(WorkerOptions* o) {
   return {
       "Network",
       {ListenFlag(o),
+       StringFlag("tls-cert", "FILE",
+                  "Speaks TLS on TCP addresses, with this certificate (PEM, followed by those "
+                  "between it and its CA). Read again when it changes, like the files below. "
+                  "Unix sockets stay as they are. Default: plaintext.",
+                  &o->security.certificate),
+       StringFlag("tls-key", "FILE", "The private key of --tls-cert (PEM, without a password).",
+                  &o->security.private_key),
+       StringFlag("tls-client-ca", "FILE",
+                  "Lets in only clients that show a certificate signed by one of these (mutual "
+                  "TLS).",
+                  &o->security.client_ca),
+       StringFlag("token-file", "FILE",
+                  "Lets in only calls that bring one of its tokens, a line each (authorization: "
+                  "Bearer TOKEN). Needs TLS.",
+                  &o->security.token_file),
        SwitchFlag("insecure",
-                  "Allows a --listen address that other machines reach. This version has neither "
-                  "TLS nor tokens, so only for networks you trust.",
+                  "Allows a --listen address that other machines reach in plaintext: only for "
+                  "networks you trust.",
                   &o->insecure),
        StringFlag("metrics-address", "HOST:PORT",
                   "HTTP for Prometheus (/metrics) and probes (/healthz, /readyz); port 0 = any "

@@ -43,10 +43,10 @@ absl::Status CheckListen(const WorkerOptions& options) {
       return Invalid("--listen=", address,
                      ": shared memory has a flag of its own, --shm-listen=", endpoint->unix_path);
     }
-    if (!endpoint->IsLoopback() && !options.insecure) {
+    if (!endpoint->IsLoopback() && !options.security.has_tls() && !options.insecure) {
       return Invalid("--listen=", address,
-                     ": other machines reach this address, and this version has neither TLS nor "
-                     "tokens; add --insecure if the network is trusted, else use 127.0.0.1 or "
+                     ": other machines reach this address in plaintext; give --tls-cert and "
+                     "--tls-key, or --insecure if the network is trusted, else use 127.0.0.1 or "
                      "unix:/path");
     }
     const bool any_port = !endpoint->is_unix() && endpoint->port == 0;
@@ -55,6 +55,22 @@ absl::Status CheckListen(const WorkerOptions& options) {
     }
   }
   return absl::OkStatus();
+}
+
+absl::Status CheckSecurity(const ServerSecurity& security) {
+  if (security.certificate.empty() != security.private_key.empty()) {
+    return Invalid("--tls-cert and --tls-key go together; --tls-",
+                   security.certificate.empty() ? "cert" : "key", " is missing");
+  }
+  if (security.has_tls()) return absl::OkStatus();
+  if (!security.client_ca.empty()) {
+    return Invalid("--tls-client-ca=", security.client_ca,
+                   ": only TLS has certificates of clients; give --tls-cert and --tls-key too");
+  }
+  if (security.token_file.empty()) return absl::OkStatus();
+  return Invalid("--token-file=", security.token_file,
+                 ": without TLS everybody on the way could read the tokens; give --tls-cert and "
+                 "--tls-key too");
 }
 
 absl::Status CheckShm(const WorkerOptions& options) {
@@ -147,6 +163,7 @@ absl::Status WorkerOptions::Validate() const {
         "--model-path is required: the folder of the checkpoint (config.json, *.safetensors)");
   }
   ATELIER_RETURN_IF_ERROR(CheckShard(*this));
+  ATELIER_RETURN_IF_ERROR(CheckSecurity(security));
   ATELIER_RETURN_IF_ERROR(CheckListen(*this));
   ATELIER_RETURN_IF_ERROR(CheckShm(*this));
   const absl::StatusOr<Endpoint> metrics = ParseEndpoint(metrics_address);
@@ -193,11 +210,12 @@ std::string WorkerOptions::ToString() const {
       " populate=", populate, " listen=", absl::StrJoin(listen, ","), " shm_listen=", shm_listen,
       " shm_allow_uids=", absl::StrJoin(shm_allow_uids, ","), " shm_max_clients=", shm_max_clients,
       " shm_bytes_per_client=", shm_bytes_per_client, " shm_spin=", absl::FormatDuration(shm_spin),
-      " insecure=", insecure, " metrics_address=", metrics_address, " ready_file=", ready_file,
-      " numa_node=", numa_node, " threads=", threads, " pin_threads=", pin_threads,
-      " cpu_isa=", cpu_isa, " max_queued_calls=", max_queued_calls,
-      " max_queued_tokens=", max_queued_tokens, " max_tokens_per_call=", max_tokens_per_call,
-      " max_message_bytes=", max_message_bytes,
+      " insecure=", insecure, " tls_cert=", security.certificate, " tls_key=", security.private_key,
+      " tls_client_ca=", security.client_ca, " token_file=", security.token_file,
+      " metrics_address=", metrics_address, " ready_file=", ready_file, " numa_node=", numa_node,
+      " threads=", threads, " pin_threads=", pin_threads, " cpu_isa=", cpu_isa,
+      " max_queued_calls=", max_queued_calls, " max_queued_tokens=", max_queued_tokens,
+      " max_tokens_per_call=", max_tokens_per_call, " max_message_bytes=", max_message_bytes,
       " default_timeout=", absl::FormatDuration(default_timeout),
       " drain_timeout=", absl::FormatDuration(drain_timeout), " log_level=", log_level);
 }

@@ -9,6 +9,7 @@
 #include "absl/time/time.h"
 #include "libs/model/dtype.h"
 #include "libs/model/shard.h"
+#include "libs/transport/security.h"
 
 namespace atelier {
 
@@ -32,6 +33,7 @@ struct WorkerOptions {
   int64_t shm_bytes_per_client = int64_t{256} << 20;
   absl::Duration shm_spin = absl::Microseconds(50);  // how long both sides look before they sleep
   bool insecure = false;                             // allows addresses others reach
+  ServerSecurity security;
   std::string metrics_address = "127.0.0.1:9400";
   std::string ready_file;  // written once serving; empty = none
 

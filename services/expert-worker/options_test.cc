@@ -66,6 +66,10 @@ TEST(WorkerOptions, EveryBadFieldIsNamedWithItsValue) {
        },
        {"localhost:1 appears twice"}},
       {[](O& o) { o.listen = {"shm:/a"}; }, {"--listen=shm:/a", "--shm-listen=/a"}},
+      {[](O& o) { o.security.certificate = "/c"; }, {"--tls-cert", "--tls-key is missing"}},
+      {[](O& o) { o.security.private_key = "/k"; }, {"--tls-key", "--tls-cert is missing"}},
+      {[](O& o) { o.security.client_ca = "/a"; }, {"--tls-client-ca=/a", "--tls-cert"}},
+      {[](O& o) { o.security.token_file = "/t"; }, {"--token-file=/t", "without TLS"}},
       {[](O& o) { o.shm_listen = "relative"; }, {"--shm-listen", "absolute"}},
       {[](O& o) { o.shm_allow_uids = {"0"}; }, {"--shm-allow-uids", "without --shm-listen"}},
       {[](O& o) { o.shm_allow_uids = {"root"}; }, {"--shm-allow-uids=root", "id -u"}},
@@ -116,6 +120,9 @@ TEST(WorkerOptions, OffLoopbackNeedsInsecure) {
     EXPECT_THAT(options.Validate(), StatusIs(absl::StatusCode::kInvalidArgument,
                                              AllOf(HasSubstr(address), HasSubstr("--insecure"))));
     options.insecure = true;
+    ATELIER_EXPECT_OK(options.Validate());
+    options.insecure = false;
+    options.security = {"/c", "/k", "", ""};
     ATELIER_EXPECT_OK(options.Validate());
   }
 }
@@ -185,6 +192,10 @@ TEST(WorkerFlags, FillEveryOption) {
                                "--shm-bytes-per-client=8MiB",
                                "--shm-spin=9us",
                                "--insecure",
+                               "--tls-cert=/c",
+                               "--tls-key=/k",
+                               "--tls-client-ca=/a",
+                               "--token-file=/t",
                                "--metrics-address=127.0.0.1:3",
                                "--ready-file=/r",
                                "--numa-node=1",
@@ -204,7 +215,8 @@ TEST(WorkerFlags, FillEveryOption) {
             "method=int8 store_dir=/s populate=1 "
             "listen=127.0.0.1:1,unix:/a,127.0.0.1:2 shm_listen=/m.sock shm_allow_uids=5,6 "
             "shm_max_clients=7 "
-            "shm_bytes_per_client=8388608 shm_spin=9us insecure=1 metrics_address=127.0.0.1:3 "
+            "shm_bytes_per_client=8388608 shm_spin=9us insecure=1 "
+            "tls_cert=/c tls_key=/k tls_client_ca=/a token_file=/t metrics_address=127.0.0.1:3 "
             "ready_file=/r numa_node=1 threads=2 pin_threads=0 cpu_isa=avx2 max_queued_calls=4 "
             "max_queued_tokens=5 max_tokens_per_call=6 max_message_bytes=1048576 "
             "default_timeout=7s drain_timeout=8s log_level=debug");
@@ -259,6 +271,10 @@ TEST(WorkerFlags, EveryBadValueIsRefusedByName) {
                                               "--populate=2",
                                               "--listen=127.0.0.1",
                                               "--insecure=perhaps",
+                                              "--tls-cert=",
+                                              "--tls-key=",
+                                              "--tls-client-ca=",
+                                              "--token-file=",
                                               "--metrics-address=nowhere",
                                               "--ready-file=",
                                               "--shm-listen=",

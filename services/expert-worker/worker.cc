@@ -189,6 +189,7 @@ absl::Status Worker::OpenPorts() {
   serving.num_experts = served.description.num_experts;
   serving.max_tokens_per_call = options_.max_tokens_per_call;
   serving.default_timeout = options_.default_timeout;
+  serving.security = options_.security;
   BatcherOptions batching;
   batching.max_queued_calls = options_.max_queued_calls;
   batching.max_queued_tokens = options_.max_queued_tokens;

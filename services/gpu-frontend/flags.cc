@@ -52,8 +52,9 @@ FlagSection NetworkFlags(FrontendOptions* o) {
       {StringFlag("host", "ADDRESS", "Where the gateway reaches this process (gRPC).", &o->host),
        IntFlag("port", "Its port; 0 = any free one, see --ready-file.", {0, 65535}, &o->port),
        SwitchFlag("insecure",
-                  "Allows a --host that other machines reach. The gateway knows neither TLS nor "
-                  "tokens towards engines, so only for networks you trust.",
+                  "Allows a --host that other machines reach (the gateway knows neither TLS nor "
+                  "tokens towards engines) and workers on other machines without --worker-tls-ca: "
+                  "only for networks you trust.",
                   &o->insecure),
        StringFlag("metrics-address", "HOST:PORT",
                   "HTTP for Prometheus (/metrics) and probes (/healthz, /readyz); port 0 = any "
@@ -74,6 +75,24 @@ FlagSection WorkerFlags(FrontendOptions* o) {
                 "fastest). Workers that hold the same are replicas: any of them may die without "
                 "effect on requests. Required.",
                 &o->workers),
+       StringFlag("worker-tls-ca", "FILE",
+                  "Speaks TLS to workers at TCP addresses and takes only those whose certificate "
+                  "one of these (PEM) signed. Read again when it changes, like the files below. "
+                  "Default: plaintext.",
+                  &o->worker_security.ca),
+       StringFlag("worker-tls-cert", "FILE",
+                  "Shown to workers that ask for a certificate (their --tls-client-ca).",
+                  &o->worker_security.certificate),
+       StringFlag("worker-tls-key", "FILE",
+                  "The private key of --worker-tls-cert (PEM, without a password).",
+                  &o->worker_security.private_key),
+       StringFlag("worker-tls-server-name", "NAME",
+                  "The name that workers' certificates must be of. Default: the host of the "
+                  "worker's address.",
+                  &o->worker_security.server_name),
+       StringFlag("worker-token-file", "FILE",
+                  "Its one line goes with every call, for workers with --token-file. Needs TLS.",
+                  &o->worker_security.token_file),
        DurationFlag("worker-timeout",
                     "How long one layer's call may take before the requests in it fail.",
                     &o->worker_timeout),

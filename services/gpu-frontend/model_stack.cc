@@ -28,6 +28,7 @@ ClientOptions ClientOptionsFor(const FrontendOptions& options, const Checkpoint&
   ClientOptions client;
   client.workers = options.workers;
   client.call_timeout = options.worker_timeout;
+  client.security = options.worker_security;
   client.failover.hedge_budget = options.hedge_percent / 100.0;
   client.failover.reconnect_grace = options.replica_grace;
   client.model_digest = checkpoint.digest();

@@ -23,7 +23,8 @@ absl::Status CheckEndpoint(absl::string_view flag, const std::string& text) {
   return Invalid(flag, ": ", endpoint.status().message());
 }
 
-absl::Status CheckWorkers(const std::vector<std::string>& workers) {
+absl::Status CheckWorkers(const FrontendOptions& options) {
+  const std::vector<std::string>& workers = options.workers;
   if (workers.empty()) {
     return Invalid(
         "--workers is required: the expert workers' addresses, e.g. "
@@ -36,7 +37,27 @@ absl::Status CheckWorkers(const std::vector<std::string>& workers) {
     if (!endpoint.is_unix() && endpoint.port == 0) {
       return Invalid("--workers: ", worker, ": port 0 names no worker");
     }
+    if (!endpoint.IsLoopback() && !options.worker_security.has_tls() && !options.insecure) {
+      return Invalid("--workers: ", worker,
+                     ": is on another machine, in plaintext; give --worker-tls-ca (and the worker "
+                     "--tls-cert), or --insecure if the network is trusted");
+    }
     if (!seen.insert(worker).second) return Invalid("--workers: ", worker, " appears twice");
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckWorkerSecurity(const ClientSecurity& security) {
+  if (security.certificate.empty() != security.private_key.empty()) {
+    return Invalid("--worker-tls-cert and --worker-tls-key go together; --worker-tls-",
+                   security.certificate.empty() ? "cert" : "key", " is missing");
+  }
+  if (security.has_tls()) return absl::OkStatus();
+  for (const auto& [flag, value] : {std::pair{"--worker-tls-cert", &security.certificate},
+                                    std::pair{"--worker-tls-server-name", &security.server_name},
+                                    std::pair{"--worker-token-file", &security.token_file}}) {
+    if (value->empty()) continue;
+    return Invalid(flag, "=", *value, ": means nothing without TLS; give --worker-tls-ca too");
   }
   return absl::OkStatus();
 }
@@ -115,7 +136,8 @@ absl::Status FrontendOptions::Validate() const {
     return absl::UnimplementedError(absl::StrCat(
         "--device=", device, ": this build has no such backend yet; use --device=cpu"));
   }
-  ATELIER_RETURN_IF_ERROR(CheckWorkers(workers));
+  ATELIER_RETURN_IF_ERROR(CheckWorkerSecurity(worker_security));
+  ATELIER_RETURN_IF_ERROR(CheckWorkers(*this));
   ATELIER_RETURN_IF_ERROR(CheckListen(*this));
   return CheckSizes(*this);
 }

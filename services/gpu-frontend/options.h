@@ -6,6 +6,7 @@
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
+#include "libs/client/client.h"
 
 namespace atelier {
 
@@ -20,11 +21,12 @@ struct FrontendOptions {
   std::string host = "127.0.0.1";
   int port = 20000;  // 0 = any free one
   std::string metrics_address = "127.0.0.1:20001";
-  bool insecure = false;   // allows a host that other machines reach
+  bool insecure = false;   // allows plaintext between machines: of host and of workers
   std::string ready_file;  // written once serving; empty = none
   std::string log_level = "info";
 
   std::vector<std::string> workers;  // "host:port", "[v6]:port", "unix:/path"; required
+  ClientSecurity worker_security;    // of those reached over TCP
   absl::Duration worker_timeout = absl::Seconds(10);   // of one layer's call
   absl::Duration connect_timeout = absl::Minutes(10);  // until every expert is there, at start
   // Calls that go to a second replica because the first is late, in percent of all; 0 = none.

@@ -93,6 +93,25 @@ TEST(FrontendOptions, OffLoopbackNeedsInsecure) {
   }
 }
 
+TEST(FrontendOptions, WorkersOnOtherMachinesNeedTlsOrInsecure) {
+  FrontendOptions options = Good();
+  options.workers = {"127.0.0.1:7070", "worker-0:7070"};
+  ExpectInvalid(options, "--workers: worker-0:7070: is on another machine, in plaintext");
+  options.insecure = true;
+  ATELIER_EXPECT_OK(options.Validate());
+  options.insecure = false;
+  options.worker_security.ca = "/ca";
+  ATELIER_EXPECT_OK(options.Validate());
+  options.worker_security.certificate = "/c";
+  ExpectInvalid(options, "--worker-tls-key is missing");
+  options.worker_security = {"", "/c", "/k", "", ""};
+  ExpectInvalid(options, "--worker-tls-cert=/c: means nothing without TLS");
+  options.worker_security = {"", "", "", "worker-0", ""};
+  ExpectInvalid(options, "--worker-tls-server-name=worker-0: means nothing without TLS");
+  options.worker_security = {"", "", "", "", "/t"};
+  ExpectInvalid(options, "--worker-token-file=/t: means nothing without TLS");
+}
+
 TEST(FrontendOptions, CudaIsRefusedClearly) {
   FrontendOptions options = Good();
   options.device = "cuda";
@@ -132,9 +151,10 @@ TEST(FrontendOptions, ListenAddressBracketsIPv6) {
 
 TEST(FrontendFlags, FillTheOptions) {
   FrontendOptions options;
-  ATELIER_ASSERT_OK(Parse(
-      &options, {"--model-path=/m", "--workers=a:1,unix:/b", "--port=0", "--kv-cache-bytes=64MiB",
-                 "--worker-timeout=2s", "--disable-prefix-cache", "--max_running_requests", "3"}));
+  ATELIER_ASSERT_OK(
+      Parse(&options, {"--model-path=/m", "--workers=a:1,unix:/b", "--worker-tls-ca=/ca",
+                       "--port=0", "--kv-cache-bytes=64MiB", "--worker-timeout=2s",
+                       "--disable-prefix-cache", "--max_running_requests", "3"}));
   EXPECT_EQ(options.model_path, "/m");
   EXPECT_THAT(options.workers, ElementsAre("a:1", "unix:/b"));
   EXPECT_EQ(options.port, 0);
@@ -160,6 +180,11 @@ TEST(FrontendFlags, EveryBadValueIsRefusedByName) {
                                               "--workers=127.0.0.1",
                                               "--workers=a:1,",
                                               "--worker-timeout=soon",
+                                              "--worker-tls-ca=",
+                                              "--worker-tls-cert=",
+                                              "--worker-tls-key=",
+                                              "--worker-tls-server-name=",
+                                              "--worker-token-file=",
                                               "--connect-timeout=-1s",
                                               "--hedge-percent=101",
                                               "--replica-grace=-1s",

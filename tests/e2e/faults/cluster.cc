@@ -129,7 +129,8 @@ ServiceSpec Cluster::FrontendSpec(int index) const {
                   "--port=0",
                   "--metrics-address=127.0.0.1:0",
                   "--threads=1",
-                  "--kv-cache-bytes=64MiB"};
+                  "--kv-cache-bytes=64MiB",
+                  "--insecure"};  // the far host's workers
   return spec;
 }
 
