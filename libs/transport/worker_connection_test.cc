@@ -426,7 +426,8 @@ TEST_P(ConnectionTest, AWrongAnswerIsInternalAndNamesTheWorker) {
 
 TEST_P(ConnectionTest, TwoConnectionsShareAWorker) {
   States states;
-  const auto other = WorkerConnection::Create(address_, clock_, logger_, states.Callback());
+  const auto other =
+      WorkerConnection::Create(address_, clock_, logger_, states.Callback(), client_security_);
   ASSERT_TRUE(states.AwaitUsable(true));
   const Batch batch(5, 16, 2, 8);
   worker_.Hold();
