@@ -183,10 +183,11 @@ class HostileSocketTest : public ::testing::Test {
     server_ = *std::move(server);
   }
   static OwnedFd Socket() { return OwnedFd(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0)); }
-  void Send(const OwnedFd& socket, const std::string& text) {
+  std::string Path() const { return directory_.File("s"); }
+  static void Send(const OwnedFd& socket, const std::string& path, const std::string& text) {
     sockaddr_un address{};
     address.sun_family = AF_UNIX;
-    std::strncpy(address.sun_path, directory_.File("s").c_str(), sizeof(address.sun_path) - 1);
+    std::strncpy(address.sun_path, path.c_str(), sizeof(address.sun_path) - 1);
     ASSERT_EQ(::connect(socket.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)),
               0);
     ASSERT_EQ(::write(socket.get(), text.data(), text.size()), static_cast<ssize_t>(text.size()));
@@ -219,7 +220,7 @@ class HostileSocketTest : public ::testing::Test {
 TEST_F(HostileSocketTest, WhoSpeaksAnotherProtocolIsDroppedAndOthersAreServed) {
   for (const std::string text : {"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", "GET / HTTP/1.1\r\n\r\n"}) {
     const OwnedFd socket = Socket();
-    Send(socket, text);
+    Send(socket, Path(), text);
     ExpectRefusal(socket);
   }
 }
@@ -227,16 +228,16 @@ TEST_F(HostileSocketTest, WhoSpeaksAnotherProtocolIsDroppedAndOthersAreServed) {
 // Of a process that is out of descriptors for a while.
 TEST_F(HostileSocketTest, WhoCannotBeLetInYetIsLetInLater) {
   const OwnedFd first = Socket(), second = Socket();
-  // UBSan looks at an object's type once, through a pipe, which takes descriptors.
-  absl::Notification& waits = waits_;
+  // Before descriptors run out: UBSan checks an object's type through a pipe.
+  const std::string path = Path();
   rlimit limit{};
   ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &limit), 0);
   rlimit reached = limit;
   reached.rlim_cur = static_cast<rlim_t>(first.get());  // the lowest that was free
   ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &reached), 0);
-  Send(first, "hello, who is there?");
-  Send(second, "hello, who is there?");
-  waits.WaitForNotification();
+  Send(first, path, "hello, who is there?");
+  Send(second, path, "hello, who is there?");
+  waits_.WaitForNotification();
   ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &limit), 0);
   ExpectRefusal(first);
   ExpectRefusal(second);
