@@ -9,17 +9,11 @@
 #include <cstdio>
 
 #include "libs/base/check.h"
+#include "libs/transport/openssl_free.h"
 
 namespace atelier::testing {
 namespace {
 
-template <auto kFree>
-struct Free {
-  template <typename T>
-  void operator()(T* object) const {
-    kFree(object);
-  }
-};
 using Certificate = std::unique_ptr<X509, Free<X509_free>>;
 using PrivateKey = std::unique_ptr<EVP_PKEY, Free<EVP_PKEY_free>>;
 using File = std::unique_ptr<FILE, Free<std::fclose>>;
