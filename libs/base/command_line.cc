@@ -15,16 +15,22 @@ std::optional<int> AnswerCommandLine(const std::string& program, const FlagTable
   const absl::StatusOr<CommandLine> command = flags.Parse(argc, argv);
   if (command.ok() && *command == CommandLine::kHelp) {
     std::cout << flags.Help();
-    return 0;
+    return StatusOfOutput(program, 0);
   }
   if (command.ok() && *command == CommandLine::kVersion) {
     std::cout << program << " " << Version() << "\n";
-    return 0;
+    return StatusOfOutput(program, 0);
   }
   const absl::Status valid = command.ok() ? validate() : command.status();
   if (valid.ok()) return std::nullopt;
   std::cerr << program << ": " << valid.message() << "\n";
   return 2;
+}
+
+int StatusOfOutput(const std::string& program, int status) {
+  if (std::cout.flush()) return status;
+  std::cerr << program << ": standard output cannot be written: is its disk full?\n";
+  return status == 0 ? 1 : status;
 }
 
 int FailureExitStatus(const absl::Status& status) {

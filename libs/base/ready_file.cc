@@ -1,46 +1,31 @@
 #include "libs/base/ready_file.h"
 
-#include <sys/stat.h>
-
-#include <cerrno>
 #include <cstdio>
-#include <cstring>
-#include <fstream>
 
 #include "absl/strings/str_cat.h"
+#include "libs/base/whole_file.h"
 
 namespace atelier {
 namespace {
 
-absl::Status CannotWrite(const std::string& path) {
-  return absl::InvalidArgumentError(
-      absl::StrCat("--ready-file=", path, ": cannot be written: ", std::strerror(errno)));
+absl::Status NameFile(const std::string& path, const absl::Status& status) {
+  if (status.ok()) return status;
+  return absl::InvalidArgumentError(absl::StrCat("--ready-file=", path, ": ", status.message()));
 }
 
 }  // namespace
 
 absl::Status WriteReadyFile(const std::string& path,
                             const std::vector<std::pair<std::string, std::string>>& facts) {
-  const std::string staging = path + ".new";
-  std::ofstream file(staging, std::ios::trunc);
-  for (const auto& [key, value] : facts) file << key << "=" << value << "\n";
-  file.close();
-  if (!file.good() || std::rename(staging.c_str(), path.c_str()) != 0) return CannotWrite(path);
-  return absl::OkStatus();
+  std::string text;
+  for (const auto& [key, value] : facts) absl::StrAppend(&text, key, "=", value, "\n");
+  return NameFile(path, WriteWholeFile(path, text));
 }
 
 absl::Status CheckReadyFile(const std::string& path) {
   if (path.empty()) return absl::OkStatus();
-  struct stat status {};
-  if (::stat(path.c_str(), &status) == 0 && S_ISDIR(status.st_mode)) {
-    errno = EISDIR;
-    return CannotWrite(path);
-  }
-  const std::string staging = path + ".new";
-  const bool written = std::ofstream(staging, std::ios::trunc).good();
-  if (!written) return CannotWrite(path);
-  std::remove(staging.c_str());
-  return absl::OkStatus();
+  const absl::Status replaceable = CheckReplaceable(path);
+  return NameFile(path, replaceable.ok() ? CheckFolderWritable(path) : replaceable);
 }
 
 void RemoveReadyFile(const std::string& path) {

@@ -15,6 +15,7 @@ absl::Status WriteReadyFile(const std::string& path,
                             const std::vector<std::pair<std::string, std::string>>& facts);
 
 // Whether it could be written, found out by doing so under another name: before minutes of loading.
+// What is at the path and no regular file (a device, a link) is refused: it would be replaced.
 // Errors as WriteReadyFile's. OK for an empty path: none is wanted.
 absl::Status CheckReadyFile(const std::string& path);
 

@@ -23,7 +23,7 @@ TEST(ReadyFile, AppearsWholeReplacesAnOldOneAndGoes) {
   std::ifstream file(path);
   EXPECT_EQ(std::string(std::istreambuf_iterator<char>(file), {}),
             "listen=127.0.0.1:7\nmetrics=127.0.0.1:8\n");
-  EXPECT_FALSE(std::filesystem::exists(path + ".new"));
+  EXPECT_EQ(std::distance(std::filesystem::directory_iterator(dir.path()), {}), 1);
   RemoveReadyFile(path);
   EXPECT_FALSE(std::filesystem::exists(path));
   RemoveReadyFile(path);
@@ -46,7 +46,28 @@ TEST(ReadyFile, IsCheckedWithoutBeingThere) {
   EXPECT_TRUE(std::filesystem::is_empty(dir.path()));
   EXPECT_THAT(std::string(CheckReadyFile(dir.path() + "/none/ready").message()),
               HasSubstr("--ready-file="));
-  EXPECT_THAT(std::string(CheckReadyFile(dir.path()).message()), HasSubstr("Is a directory"));
+  EXPECT_THAT(std::string(CheckReadyFile(dir.path()).message()), HasSubstr("is a directory"));
+}
+
+TEST(ReadyFile, WhatIsNoFileIsLeftAsItIs) {
+  const testing::TempDir dir;
+  const std::string link = dir.File("link");
+  std::filesystem::create_symlink("/nonexistent", link);
+  EXPECT_THAT(std::string(CheckReadyFile(link).message()), HasSubstr("is a symbolic link"));
+  EXPECT_THAT(std::string(CheckReadyFile("/dev/null").message()),
+              HasSubstr("--ready-file=/dev/null: is no regular file"));
+}
+
+TEST(ReadyFile, FilesOfOthersBesideItAreLeftAlone) {
+  const testing::TempDir dir;
+  const std::string path = dir.File("ready");
+  std::ofstream(path + ".new") << "mine";
+  ASSERT_TRUE(CheckReadyFile(path).ok());
+  ASSERT_TRUE(WriteReadyFile(path, {}).ok());
+  EXPECT_EQ(std::filesystem::file_size(path + ".new"), 4u);
+  std::filesystem::create_directory(dir.File("folder"));
+  EXPECT_FALSE(WriteReadyFile(dir.File("folder"), {}).ok());
+  EXPECT_EQ(std::distance(std::filesystem::directory_iterator(dir.path()), {}), 3);
 }
 
 }  // namespace

@@ -21,7 +21,7 @@ int PrintCapabilities(const WorkerOptions& options) {
     return FailureExitStatus(table.status());
   }
   std::cout << CapabilitiesText(features, *table);
-  return 0;
+  return StatusOfOutput("expert-worker", 0);
 }
 
 }  // namespace

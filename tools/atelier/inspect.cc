@@ -1,3 +1,4 @@
+#include <array>
 #include <cstdlib>
 #include <iostream>
 #include <string>
@@ -90,6 +91,19 @@ FlagTable TableOf(InspectFlags* flags) {
                     &flags->json)}}});
 }
 
+// --skip-experts has a meaning without a role: the plan's workers skip them.
+absl::Status CheckRoleIsUsed(const RoleFlags& role) {
+  if (role.worker()) return absl::OkStatus();
+  for (const auto& [flag, value, otherwise] :
+       {std::array{"--shard-slice", role.shard_slice.c_str(), "0/1"},
+        std::array{"--experts", role.experts.c_str(), ""}}) {
+    if (absl::string_view(value) == otherwise) continue;
+    return absl::InvalidArgumentError(
+        absl::StrCat(flag, "=", value, ": says whose files are listed; add --role=worker or all"));
+  }
+  return absl::OkStatus();
+}
+
 absl::Status Validate(const InspectFlags& flags) {
   if (flags.path.empty()) {
     return absl::InvalidArgumentError("PATH is missing: atelier inspect PATH|URL [flags]");
@@ -101,7 +115,8 @@ absl::Status Validate(const InspectFlags& flags) {
     return absl::InvalidArgumentError(
         "--gpu-experts: give either it, or --skip-experts with the experts themselves");
   }
-  return ValidateRole(flags.role);
+  ATELIER_RETURN_IF_ERROR(ValidateRole(flags.role));
+  return CheckRoleIsUsed(flags.role);
 }
 
 absl::StatusOr<std::unique_ptr<Checkpoint>> Open(const InspectFlags& flags,

@@ -212,6 +212,12 @@ TEST_F(InspectionTest, RefusesBadUsage) {
   EXPECT_EQ(RunInspect({model_->path(), "--role=worker", "--shard-slice=2/2"}).status, 2);
   EXPECT_EQ(RunInspect({model_->path(), "--role=worker", "--shard-slice=0/100"}).status, 2);
   EXPECT_EQ(RunInspect({model_->path(), "--role=worker", "--experts=0-8"}).status, 2);
+  for (const char* flag : {"--shard-slice=1/2", "--experts=0-3"}) {
+    const Outcome unused = RunInspect({model_->path(), flag});
+    EXPECT_EQ(unused.status, 2);
+    EXPECT_THAT(unused.output,
+                HasSubstr(std::string(flag) + ": says whose files are listed; add --role=worker"));
+  }
   EXPECT_EQ(RunInspect({model_->path(), "--role=worker", "--skip-experts=/nowhere"}).status, 1);
   const Outcome absent = RunInspect({"/nowhere"});
   EXPECT_EQ(absent.status, 1);

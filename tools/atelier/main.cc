@@ -3,6 +3,7 @@
 #include <string>
 
 #include "absl/strings/string_view.h"
+#include "libs/base/command_line.h"
 #include "libs/base/quoted.h"
 #include "libs/base/version.h"
 #include "tools/atelier/command.h"
@@ -54,8 +55,5 @@ int Run(int argc, const char* const* argv) {
 }  // namespace atelier
 
 int main(int argc, char** argv) {
-  const int status = atelier::Run(argc, argv);
-  if (std::cout.flush()) return status;
-  std::cerr << "atelier: standard output cannot be written: is its disk full?\n";
-  return status == 0 ? 1 : status;
+  return atelier::StatusOfOutput("atelier", atelier::Run(argc, argv));
 }

@@ -1,7 +1,3 @@
-#include <cerrno>
-#include <cstdio>
-#include <cstring>
-#include <fstream>
 #include <iostream>
 #include <string>
 #include <vector>
@@ -11,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "libs/base/command_line.h"
 #include "libs/base/status_macros.h"
+#include "libs/base/whole_file.h"
 #include "libs/checkpoint/checkpoint.h"
 #include "libs/checkpoint/mapped_file.h"
 #include "services/expert-worker/options.h"
@@ -58,7 +55,7 @@ constexpr char kUsage[] =
     "number\n"
     "  for each expert], …}}\n\n"
     "exit status: 0 planned, 1 it cannot be (too little memory, with the missing bytes; too few\n"
-    "domains; a broken checkpoint), 2 bad usage.";
+    "domains; a broken checkpoint; --out cannot be written), 2 bad usage.";
 
 FlagTable TableOf(PlanFlags* f) {
   return FlagTable(
@@ -119,7 +116,7 @@ absl::Status Validate(const PlanFlags& flags) {
     return absl::InvalidArgumentError(
         absl::StrCat("--workers=", flags.workers, ": must be from 1 to ", kMaxWorkers));
   }
-  return absl::OkStatus();
+  return NameFlags(CheckReplaceable(flags.out), {{"", absl::StrCat("--out=", flags.out, ": ")}});
 }
 
 // Parses a file; what is wrong with it begins with the flag.
@@ -161,7 +158,18 @@ std::optional<FailureDomain> ApartOf(const std::string& choice) {
   return std::nullopt;
 }
 
-absl::StatusOr<PlanOptions> OptionsOf(const PlanFlags& flags, const ModelConfig& config) {
+// A file written by hand may name no model.
+absl::Status CheckModel(const std::string& path, const PlacementFile& current,
+                        const Checkpoint& checkpoint) {
+  if (current.model_digest.empty() || current.model_digest == checkpoint.digest()) {
+    return absl::OkStatus();
+  }
+  return absl::FailedPreconditionError(absl::StrCat(
+      "--current=", path, ": model_digest is ", current.model_digest, " and that of PATH ",
+      checkpoint.digest(), ": another model's placement; plan without --current"));
+}
+
+absl::StatusOr<PlanOptions> OptionsOf(const PlanFlags& flags, const Checkpoint& checkpoint) {
   PlanOptions options;
   options.method = ParseMethod(absl::AsciiStrToUpper(flags.method));
   options.copies = flags.copies;
@@ -174,10 +182,11 @@ absl::StatusOr<PlanOptions> OptionsOf(const PlanFlags& flags, const ModelConfig&
   if (!flags.current.empty()) {
     ATELIER_ASSIGN_OR_RETURN(options.current,
                              ReadFile("--current", flags.current, PlacementFile::Parse));
+    ATELIER_RETURN_IF_ERROR(CheckModel(flags.current, *options.current, checkpoint));
   }
   if (!flags.loads.empty()) {
-    const auto parse = [&config](absl::string_view text, absl::string_view file) {
-      return ParseExpertLoads(text, file, config);
+    const auto parse = [&checkpoint](absl::string_view text, absl::string_view file) {
+      return ParseExpertLoads(text, file, checkpoint.config());
     };
     ATELIER_ASSIGN_OR_RETURN(options.loads, ReadFile("--loads", flags.loads, parse));
   }
@@ -187,18 +196,15 @@ absl::StatusOr<PlanOptions> OptionsOf(const PlanFlags& flags, const ModelConfig&
 
 // All of it or nothing: workers may be starting from it.
 absl::Status WritePlacement(const std::string& path, const PlacementFile& placement) {
-  const std::string staging = path + ".new";
-  std::ofstream file(staging, std::ios::trunc);
-  file << placement.ToJson();
-  file.close();
-  if (file.good() && std::rename(staging.c_str(), path.c_str()) == 0) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      absl::StrCat("--out=", path, ": cannot be written: ", std::strerror(errno)));
+  const absl::Status written = WriteWholeFile(path, placement.ToJson());
+  if (written.ok()) return written;
+  return absl::Status(written.code(),
+                      absl::StrCat("the file of --out=", path, ": ", written.message()));
 }
 
 absl::Status PlanAndPrint(const PlanFlags& flags) {
   ATELIER_ASSIGN_OR_RETURN(const auto checkpoint, Checkpoint::Open(flags.path));
-  ATELIER_ASSIGN_OR_RETURN(const PlanOptions options, OptionsOf(flags, checkpoint->config()));
+  ATELIER_ASSIGN_OR_RETURN(const PlanOptions options, OptionsOf(flags, *checkpoint));
   ATELIER_ASSIGN_OR_RETURN(const PlannedPlacement planned, PlanModel(*checkpoint, options));
   if (!flags.out.empty()) ATELIER_RETURN_IF_ERROR(WritePlacement(flags.out, planned.file));
   std::cout << (flags.json ? PlacementJson(planned) : PlacementText(planned));

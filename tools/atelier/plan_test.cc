@@ -96,7 +96,7 @@ TEST_F(AtelierPlan, WritesAPlacementThatSurvivesTheLossOfAnyWorker) {
     EXPECT_THAT(worker.shards[0].layers, ElementsAre(1, 2, 3));
     EXPECT_EQ(worker.shards[0].expert_end - worker.shards[0].expert_begin, 8);
   }
-  EXPECT_FALSE(std::filesystem::exists(path + ".new"));
+  EXPECT_EQ(std::distance(std::filesystem::directory_iterator(dir_.path()), {}), 1);
 }
 
 TEST_F(AtelierPlan, BalancesLoadsWithinEveryMemoryAndKeepsHostsApart) {
@@ -156,6 +156,23 @@ TEST_F(AtelierPlan, MovesOnlyWhatALostWorkerHeld) {
   EXPECT_THAT(other.output, HasSubstr("--current: its parts are others than --blocks"));
 }
 
+TEST_F(AtelierPlan, RefusesThePlacementOfAnotherModel) {
+  const std::string path = dir_.File("p.json");
+  PlanJson({"--workers=2", "--memory=64MiB", "--out=" + path});
+  PlacementFile file = Read(path);
+  file.model_digest = std::string(64, 'a');
+  const Outcome other = Plan({"--current=" + Write("q.json", file.ToJson())});
+  EXPECT_EQ(other.status, 2);
+  EXPECT_THAT(other.output,
+              AllOf(HasSubstr("q.json: model_digest is aaaa"), HasSubstr("another model's")));
+}
+
+TEST_F(AtelierPlan, AFileThatCannotBeWrittenIsAFailure) {
+  const Outcome outcome = Plan({"--workers=2", "--memory=64MiB", "--out=/nonexistent/p"});
+  EXPECT_EQ(outcome.status, 1);
+  EXPECT_THAT(outcome.output, HasSubstr("--out=/nonexistent/p: cannot be written: No such file"));
+}
+
 TEST_F(AtelierPlan, SaysWhatIsMissing) {
   const Outcome little = Plan({"--workers=2", absl::StrCat("--memory=", kOnce - 1), "--blocks=1"});
   EXPECT_EQ(little.status, 1);
@@ -173,6 +190,8 @@ TEST_F(AtelierPlan, BadUsageIsStatus2NamingTheFlag) {
   const std::string placement =
       Write("other.json", R"({"atelier_placement": 1, "num_experts": 8, "workers": [{"name": "a",
         "memory_bytes": 9, "shards": [{"layers": "1-3", "experts": "0-7"}]}]})");
+  const std::string link = dir_.File("link");
+  std::filesystem::create_symlink(placement, link);
   const std::string w = "--workers=2", m = "--memory=1GiB";
   const std::vector<std::pair<std::vector<std::string>, std::string>> bad = {
       {{}, "--workers is required"},
@@ -197,7 +216,9 @@ TEST_F(AtelierPlan, BadUsageIsStatus2NamingTheFlag) {
       {{w, m, "--slices=0"}, "--slices=0"},
       {{w, m, "--slices=13"}, "--slices: slice "},
       {{w, m, "--tolerance=-1"}, "--tolerance=-1"},
-      {{w, m, "--out=/nonexistent/p"}, "--out=/nonexistent/p: cannot be written"},
+      {{w, m, "--out=/dev/null"}, "--out=/dev/null: is no regular file"},
+      {{w, m, "--out=" + link}, "link: is a symbolic link"},
+      {{w, m, "--out=" + dir_.path()}, ": is a directory"},
       {{w, m, "--json=2"}, "--json=2"},
       {{w, m, "stray"}, "stray"},
   };

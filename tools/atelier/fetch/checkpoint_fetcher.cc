@@ -124,8 +124,9 @@ absl::Status CheckRoom(const std::string& directory, uint64_t needed) {
   }
   const uint64_t free = uint64_t{info.f_bavail} * info.f_frsize;
   if (needed <= free) return absl::OkStatus();
-  return absl::ResourceExhaustedError(absl::StrCat(
-      "--dir=", directory, ": ", needed, " bytes are to be fetched and ", free, " are free"));
+  return absl::ResourceExhaustedError(absl::StrCat("too little space in --dir=", directory, ": ",
+                                                   needed, " bytes are to be fetched and ", free,
+                                                   " are free"));
 }
 
 }  // namespace

@@ -52,7 +52,7 @@ absl::StatusOr<Url> ParseInto(CURLU* handle, absl::string_view text) {
     return Refuse(text, "is neither an http nor an https URL");
   }
   if (Has(handle, CURLUPART_USER) || Has(handle, CURLUPART_PASSWORD)) {
-    return Refuse(absl::StrCat(url.scheme, "://…"), "has a user name in it; use --token");
+    return Refuse(absl::StrCat(url.scheme, "://..."), "has a user name in it; use --token");
   }
   url.host = absl::AsciiStrToLower(Part(handle, CURLUPART_HOST));
   url.port = Part(handle, CURLUPART_PORT, CURLU_DEFAULT_PORT);

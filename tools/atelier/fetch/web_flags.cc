@@ -37,7 +37,9 @@ FlagSection WebFlagSection(WebFlags* flags) {
        IntFlag("retries",
                "Attempts after a failure that may mend itself (a dropped connection, status 429 "
                "or 5xx), each after twice the wait of the one before, or what the server asks "
-               "for; a byte that comes starts the count anew.",
+               "for. A range of bytes goes on where it broke off, and a byte that comes starts its "
+               "count anew; config files, and all files of a server that knows no ranges, begin "
+               "again, within the one count.",
                {0, 1000}, &flags->retries),
        DurationFlag("retry-wait", "Before the first of them.", &flags->retry_wait),
        DurationFlag("stall-timeout", "A connection that carries nothing for as long is given up.",
