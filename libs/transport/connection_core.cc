@@ -68,7 +68,7 @@ std::unique_ptr<WorkerConnection> WorkerConnection::Create(const std::string& ad
                                                            const ClientSecurity& security) {
   const bool shared_memory = absl::StartsWith(address, kShmScheme);
   return CreateConnection(address, clock, logger, std::move(on_state),
-                          shared_memory ? OpenShmChannel : GrpcChannels(security));
+                          shared_memory ? OpenShmChannel : GrpcChannels(security, logger));
 }
 
 std::unique_ptr<WorkerConnection> CreateConnection(const std::string& address, Clock& clock,

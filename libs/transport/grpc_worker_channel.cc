@@ -20,28 +20,21 @@ namespace {
 // Requests are sent as ready-made bytes, responses are parsed.
 using ForwardStreamStub = grpc::TemplatedGenericStub<grpc::ByteBuffer, v1::ForwardResponse>;
 
-// What all channels of a connection share.
-struct ChannelSettings {
-  std::shared_ptr<grpc::ChannelCredentials> credentials;
-  std::string server_name;  // empty = the address's host
-};
-
-std::shared_ptr<grpc::Channel> MakeChannel(const std::string& address,
-                                           const ChannelSettings& settings) {
+std::shared_ptr<grpc::Channel> MakeChannel(const std::string& address, ChannelSecurity& security) {
   grpc::ChannelArguments arguments = TunedChannelArguments();
   if (absl::StartsWith(address, "unix:")) {
     return grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(), arguments);
   }
-  if (!settings.server_name.empty()) arguments.SetSslTargetNameOverride(settings.server_name);
-  return grpc::CreateCustomChannel(absl::StrCat("dns:///", address), settings.credentials,
+  if (!security.server_name().empty()) arguments.SetSslTargetNameOverride(security.server_name());
+  return grpc::CreateCustomChannel(absl::StrCat("dns:///", address), security.Credentials(),
                                    arguments);
 }
 
 // Destroyed on the thread that drives it: the last owner of a channel stops gRPC's threads.
 class GrpcWorkerChannel final : public WorkerChannel {
  public:
-  GrpcWorkerChannel(const std::string& address, const ChannelSettings& settings)
-      : channel_(MakeChannel(address, settings)),
+  GrpcWorkerChannel(const std::string& address, ChannelSecurity& security)
+      : channel_(MakeChannel(address, security)),
         control_(v1::WorkerControl::NewStub(channel_)),
         forward_(channel_) {}
 
@@ -90,10 +83,10 @@ class GrpcWorkerChannel final : public WorkerChannel {
 
 }  // namespace
 
-WorkerChannelFactory GrpcChannels(const ClientSecurity& security) {
-  const ChannelSettings settings{ChannelCredentialsOf(security), security.server_name};
-  return [settings](const std::string& address) {
-    return std::make_unique<GrpcWorkerChannel>(address, settings);
+WorkerChannelFactory GrpcChannels(const ClientSecurity& security, const Logger& logger) {
+  const auto shared = std::make_shared<ChannelSecurity>(security, logger);
+  return [shared](const std::string& address) {
+    return std::make_unique<GrpcWorkerChannel>(address, *shared);
   };
 }
 

@@ -66,6 +66,7 @@ class GrpcWorkerServer final : public WorkerServer {
   const Logger& logger_;
   GrpcExpertService expert_service_;
   GrpcControlService control_service_;
+  std::vector<std::shared_ptr<grpc::ServerCredentials>> credentials_;  // go after the server
   std::unique_ptr<grpc::Server> server_;
   std::vector<std::string> addresses_;
   absl::Mutex shutdown_mutex_;
@@ -83,7 +84,8 @@ absl::Status GrpcWorkerServer::Listen(const std::vector<Endpoint>& endpoints,
   for (size_t i = 0; i < endpoints.size(); ++i) {
     ATELIER_RETURN_IF_ERROR(PrepareListenAddress(endpoints[i]));
     const ServerSecurity& security = endpoints[i].is_unix() ? ServerSecurity{} : options.security;
-    builder.AddListeningPort(endpoints[i].ToString(), ServerCredentialsOf(security), &ports[i]);
+    credentials_.push_back(ServerCredentialsOf(security, logger_));
+    builder.AddListeningPort(endpoints[i].ToString(), credentials_.back(), &ports[i]);
   }
   builder.RegisterService(&expert_service_);
   builder.RegisterService(&control_service_);

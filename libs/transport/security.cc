@@ -10,6 +10,7 @@
 #include "libs/base/status_macros.h"
 #include "libs/transport/openssl_free.h"
 #include "libs/transport/small_file.h"
+#include "libs/transport/tls_files.h"
 #include "libs/transport/token_file.h"
 
 namespace atelier {
@@ -26,25 +27,20 @@ absl::Status Invalid(const std::string& path, absl::string_view what) {
 // Nobody is there to type it.
 int NoPassword(char*, int, int, void*) { return 0; }
 
-absl::StatusOr<Bio> OpenText(const std::string& path, std::string& text) {
-  ATELIER_ASSIGN_OR_RETURN(text, ReadSmallFile(path));
+Bio TextBio(const std::string& text) {
   return Bio(BIO_new_mem_buf(text.data(), static_cast<int>(text.size())));
 }
 
-absl::StatusOr<Certificate> ReadCertificate(const std::string& path) {
-  std::string text;
-  ATELIER_ASSIGN_OR_RETURN(const Bio bio, OpenText(path, text));
-  Certificate certificate(PEM_read_bio_X509(bio.get(), nullptr, NoPassword, nullptr));
+absl::StatusOr<Certificate> ParseCertificate(const std::string& path, const std::string& text) {
+  Certificate certificate(PEM_read_bio_X509(TextBio(text).get(), nullptr, NoPassword, nullptr));
   if (certificate == nullptr) {
     return Invalid(path, "holds no certificate in PEM form (-----BEGIN CERTIFICATE-----)");
   }
   return certificate;
 }
 
-absl::StatusOr<PrivateKey> ReadPrivateKey(const std::string& path) {
-  std::string text;
-  ATELIER_ASSIGN_OR_RETURN(const Bio bio, OpenText(path, text));
-  PrivateKey key(PEM_read_bio_PrivateKey(bio.get(), nullptr, NoPassword, nullptr));
+absl::StatusOr<PrivateKey> ParsePrivateKey(const std::string& path, const std::string& text) {
+  PrivateKey key(PEM_read_bio_PrivateKey(TextBio(text).get(), nullptr, NoPassword, nullptr));
   if (key != nullptr) return key;
   return Invalid(
       path, "holds no private key in PEM form without a password (-----BEGIN PRIVATE KEY-----)");
@@ -70,33 +66,43 @@ absl::Status CheckDays(const std::string& path, const X509& certificate) {
   return absl::OkStatus();
 }
 
-absl::Status CheckKeyPair(const std::string& certificate, const std::string& private_key) {
-  ATELIER_ASSIGN_OR_RETURN(const Certificate own, ReadCertificate(certificate));
-  ATELIER_ASSIGN_OR_RETURN(const PrivateKey key, ReadPrivateKey(private_key));
+absl::Status CheckKeyPair(const TlsParts& paths, const TlsParts& texts) {
+  ATELIER_ASSIGN_OR_RETURN(const Certificate own,
+                           ParseCertificate(paths.certificate, texts.certificate));
+  ATELIER_ASSIGN_OR_RETURN(const PrivateKey key,
+                           ParsePrivateKey(paths.private_key, texts.private_key));
   if (X509_check_private_key(own.get(), key.get()) != 1) {
-    return Invalid(private_key, absl::StrCat("is not the key of ", certificate));
+    return Invalid(paths.private_key, absl::StrCat("is not the key of ", paths.certificate));
   }
-  return CheckDays(certificate, *own);
+  return CheckDays(paths.certificate, *own);
 }
 
 }  // namespace
 
+absl::StatusOr<TlsParts> ReadTlsParts(const TlsParts& paths) {
+  TlsParts texts;
+  if (!paths.certificate.empty()) {
+    ATELIER_ASSIGN_OR_RETURN(texts.certificate, ReadSmallFile(paths.certificate));
+    ATELIER_ASSIGN_OR_RETURN(texts.private_key, ReadSmallFile(paths.private_key));
+    ATELIER_RETURN_IF_ERROR(CheckKeyPair(paths, texts));
+  }
+  if (!paths.ca.empty()) {
+    ATELIER_ASSIGN_OR_RETURN(texts.ca, ReadSmallFile(paths.ca));
+    ATELIER_RETURN_IF_ERROR(ParseCertificate(paths.ca, texts.ca).status());
+  }
+  return texts;
+}
+
 absl::Status CheckFiles(const ServerSecurity& security) {
   if (!security.has_tls()) return absl::OkStatus();
-  ATELIER_RETURN_IF_ERROR(CheckKeyPair(security.certificate, security.private_key));
-  if (!security.client_ca.empty()) {
-    ATELIER_RETURN_IF_ERROR(ReadCertificate(security.client_ca).status());
-  }
+  ATELIER_RETURN_IF_ERROR(ReadTlsParts(PathsOf(security)).status());
   if (security.token_file.empty()) return absl::OkStatus();
   return ReadTokens(security.token_file).status();
 }
 
 absl::Status CheckFiles(const ClientSecurity& security) {
   if (!security.has_tls()) return absl::OkStatus();
-  ATELIER_RETURN_IF_ERROR(ReadCertificate(security.ca).status());
-  if (!security.certificate.empty()) {
-    ATELIER_RETURN_IF_ERROR(CheckKeyPair(security.certificate, security.private_key));
-  }
+  ATELIER_RETURN_IF_ERROR(ReadTlsParts(PathsOf(security)).status());
   if (security.token_file.empty()) return absl::OkStatus();
   ATELIER_ASSIGN_OR_RETURN(const std::vector<std::string> tokens, ReadTokens(security.token_file));
   if (tokens.size() == 1) return absl::OkStatus();

@@ -5,6 +5,7 @@
 #include <memory>
 #include <string>
 
+#include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/synchronization/notification.h"
 #include "gmock/gmock.h"
@@ -31,6 +32,11 @@ using testing::StatusIs;
 void Write(const std::string& path, const std::string& text) {
   std::ofstream(path + ".new") << text;
   std::filesystem::rename(path + ".new", path);
+}
+
+std::string Content(const std::string& path) {
+  std::ifstream file(path);
+  return std::string(std::istreambuf_iterator<char>(file), {});
 }
 
 // What one client hears of its worker.
@@ -104,8 +110,19 @@ class SecurityTest : public ::testing::Test {
   CertificateAuthority ca_{File("ca.crt")};
   CertificateAuthority stranger_{File("stranger.crt")};
   CertificateFiles files_ = ca_.Issue(File("worker"), "IP:127.0.0.1");
+  // What the server logged since the last look.
+  std::string Said() {
+    absl::MutexLock lock(&said_mutex_);
+    return std::exchange(said_, "");
+  }
+
   SystemClock clock_;
-  Logger logger_{Severity::kError, [](absl::string_view) {}};
+  absl::Mutex said_mutex_;
+  std::string said_ ABSL_GUARDED_BY(said_mutex_);
+  Logger logger_{Severity::kWarning, [this](absl::string_view line) {
+                   absl::MutexLock lock(&said_mutex_);
+                   absl::StrAppend(&said_, line);
+                 }};
   FakeWorker worker_{testing::FakeDescription()};
   std::unique_ptr<WorkerServer> server_;
 };
@@ -121,9 +138,11 @@ TEST_F(SecurityTest, ACertificateIsOfOneName) {
   files_ = ca_.Issue(File("worker"), "DNS:worker-0");
   Start(Tls());
   ClientSecurity client = Trusting(ca_);
-  EXPECT_THAT(Try(client), StatusIs(absl::StatusCode::kUnavailable, HasSubstr("Hostname")));
+  EXPECT_THAT(Try(client),
+              StatusIs(absl::StatusCode::kUnavailable, HasSubstr("not in peer certificate")));
   client.server_name = "worker-1";
-  EXPECT_THAT(Try(client), StatusIs(absl::StatusCode::kUnavailable, HasSubstr("Hostname")));
+  EXPECT_THAT(Try(client),
+              StatusIs(absl::StatusCode::kUnavailable, HasSubstr("not in peer certificate")));
   client.server_name = "worker-0";
   EXPECT_THAT(Try(client), IsOk());
 }
@@ -158,8 +177,7 @@ TEST_F(SecurityTest, CallsBringATokenOfTheWorkers) {
   }
   for (const std::string broken : {"#", "first second"}) {
     Write(client.token_file, broken);
-    EXPECT_THAT(Try(client),
-                StatusIs(absl::StatusCode::kUnavailable, HasSubstr(client.token_file)));
+    EXPECT_THAT(Try(client), StatusIs(absl::StatusCode::kUnavailable, HasSubstr("no token")));
   }
   for (const std::string right : {"first", "second\n"}) {
     Write(client.token_file, right);
@@ -168,8 +186,16 @@ TEST_F(SecurityTest, CallsBringATokenOfTheWorkers) {
   Write(server.token_file, "fourth\n");
   EXPECT_THAT(Try(client), StatusIs(absl::StatusCode::kUnauthenticated,
                                     AllOf(HasSubstr("not one"), HasSubstr(address()))));
-  std::filesystem::remove(server.token_file);
-  EXPECT_THAT(Try(client), StatusIs(absl::StatusCode::kUnauthenticated, HasSubstr(address())));
+  Write(client.token_file, "fourth");
+  for (const std::string broken : {"", "two words\n", "absent"}) {
+    if (broken == "absent") {
+      std::filesystem::remove(server.token_file);
+    } else {
+      Write(server.token_file, broken);
+    }
+    EXPECT_THAT(Try(client), IsOk()) << broken;
+    EXPECT_THAT(Said(), HasSubstr("token_file_rejected"));
+  }
 }
 
 TEST_F(SecurityTest, PlaintextAndTlsDoNotMeet) {
@@ -208,6 +234,31 @@ TEST_F(SecurityTest, CertificatesRotateUnderConnections) {
   EXPECT_TRUE(next.AwaitUsable());
   EXPECT_TRUE(old.Lives());
   EXPECT_THAT(Try(Trusting(ca_)), StatusIs(absl::StatusCode::kUnavailable, HasSubstr(address())));
+}
+
+// A copy that failed, a pair whose halves come one after the other, a certificate of the past.
+TEST_F(SecurityTest, FilesThatBreakLaterChangeNothing) {
+  Start(Tls());
+  ASSERT_THAT(Try(Trusting(ca_)), IsOk());
+  const CertificateFiles other = ca_.Issue(File("other"), "IP:127.0.0.1");
+  const CertificateFiles past =
+      ca_.Issue(File("past"), "IP:127.0.0.1", -absl::Hours(48), -absl::Hours(24));
+  const auto becomes = [&](const std::string& file, const std::string& text) {
+    Write(file, text);
+    EXPECT_THAT(Try(Trusting(ca_)), IsOk()) << file << text;
+    EXPECT_THAT(Said(), HasSubstr("tls_files_rejected")) << file << text;
+    EXPECT_THAT(Try(Trusting(ca_)), IsOk());
+    EXPECT_EQ(Said(), "") << "not once";
+  };
+  becomes(files_.certificate, "");
+  becomes(files_.certificate, Content(other.certificate));
+  Write(files_.private_key, Content(other.private_key));
+  EXPECT_THAT(Try(Trusting(ca_)), IsOk());
+  becomes(files_.private_key, "");
+  Write(files_.private_key, Content(past.private_key));
+  becomes(files_.certificate, Content(past.certificate));
+  std::filesystem::remove(files_.private_key);
+  EXPECT_THAT(Try(Trusting(ca_)), IsOk());
 }
 
 TEST_F(SecurityTest, ServersOfBrokenFilesDoNotStart) {

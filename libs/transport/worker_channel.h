@@ -6,6 +6,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "libs/base/log.h"
 #include "libs/transport/call_stream.h"
 #include "libs/transport/security.h"
 #include "libs/transport/worker_protocol.h"
@@ -33,6 +34,7 @@ using WorkerChannelFactory =
     std::function<std::unique_ptr<WorkerChannel>(const std::string& address)>;
 
 // For "host:port" or "unix:/path". Opens at once; what cannot be reached fails when it is used.
-WorkerChannelFactory GrpcChannels(const ClientSecurity& security);
+// `logger` must outlive the channels.
+WorkerChannelFactory GrpcChannels(const ClientSecurity& security, const Logger& logger);
 
 }  // namespace atelier
