@@ -7,6 +7,7 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "libs/testing/read_file.h"
 #include "libs/testing/temp_dir.h"
 
 namespace atelier {
@@ -20,9 +21,7 @@ TEST(ReadyFile, AppearsWholeReplacesAnOldOneAndGoes) {
   const std::string path = dir.File("ready");
   std::ofstream(path) << "old=1\nmore=2\n";
   ASSERT_TRUE(WriteReadyFile(path, {{"listen", "127.0.0.1:7"}, {"metrics", "127.0.0.1:8"}}).ok());
-  std::ifstream file(path);
-  EXPECT_EQ(std::string(std::istreambuf_iterator<char>(file), {}),
-            "listen=127.0.0.1:7\nmetrics=127.0.0.1:8\n");
+  EXPECT_EQ(testing::ReadFile(path), "listen=127.0.0.1:7\nmetrics=127.0.0.1:8\n");
   EXPECT_EQ(std::distance(std::filesystem::directory_iterator(dir.path()), {}), 1);
   RemoveReadyFile(path);
   EXPECT_FALSE(std::filesystem::exists(path));

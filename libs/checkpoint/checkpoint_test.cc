@@ -14,6 +14,7 @@
 #include "absl/strings/str_replace.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "libs/testing/read_file.h"
 #include "libs/testing/status_matchers.h"
 #include "libs/testing/synthetic_checkpoint.h"
 #include "libs/testing/temp_dir.h"
@@ -25,6 +26,7 @@ namespace fs = std::filesystem;
 
 using ::atelier::testing::IsOk;
 using ::atelier::testing::RawTensor;
+using ::atelier::testing::ReadFile;
 using ::atelier::testing::StatusIs;
 using ::atelier::testing::TempDir;
 using ::atelier::testing::TinyGlm4MoeConfig;
@@ -44,11 +46,6 @@ constexpr auto kDataLoss = absl::StatusCode::kDataLoss;
 constexpr char kSmall[] = R"({"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4,
     "num_key_value_heads": 2, "head_dim": 16, "vocab_size": 48, "intermediate_size": 40,
     "moe_intermediate_size": 24})";
-
-std::string ReadFile(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
-}
 
 void WriteFile(const std::string& path, const std::string& text) {
   std::ofstream(path, std::ios::binary) << text;

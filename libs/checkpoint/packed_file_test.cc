@@ -17,12 +17,14 @@
 #include "libs/checkpoint/packed_checksum.h"
 #include "libs/checkpoint/packed_directory.h"
 #include "libs/checkpoint/packed_file_writer.h"
+#include "libs/testing/read_file.h"
 #include "libs/testing/status_matchers.h"
 #include "libs/testing/temp_dir.h"
 
 namespace atelier {
 namespace {
 
+using ::atelier::testing::ReadFile;
 using ::atelier::testing::StatusIs;
 using ::testing::AllOf;
 using ::testing::ElementsAre;
@@ -42,11 +44,6 @@ PackedKey Key() {
   key.columns = {64, 128};
   key.expert_bytes = 33 * 1024;  // so that a sample is not all of it
   return key;
-}
-
-std::string Contents(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(file), {}};
 }
 
 void Replace(const std::string& path, const std::string& contents) {
@@ -128,7 +125,7 @@ TEST_F(PackedFileTest, GivesBackWhatWasWritten) {
     EXPECT_EQ(file.expert(expert)[Key().expert_bytes - 1], 0);
     ATELIER_EXPECT_OK(file.VerifyExpert(expert));
   }
-  EXPECT_THAT(Contents(path_), HasSubstr("\ncolumns=64-127\n"));
+  EXPECT_THAT(ReadFile(path_), HasSubstr("\ncolumns=64-127\n"));
 }
 
 TEST_F(PackedFileTest, OfAnythingElseIsRefusedNamingTheField) {
@@ -175,7 +172,7 @@ TEST_F(PackedFileTest, AnyChangedByteOfTheHeaderIsNoticed) {
 TEST_F(PackedFileTest, AShortOrLongFileIsDamaged) {
   ATELIER_ASSERT_OK(Write());
   const size_t size = Key().file_bytes();
-  const std::string good = Contents(path_);
+  const std::string good = ReadFile(path_);
   for (const size_t bytes : {size_t{0}, size_t{100}, size_t{4096}, size - 1, size + 1}) {
     Replace(path_, good);
     std::filesystem::resize_file(path_, bytes);
@@ -185,7 +182,7 @@ TEST_F(PackedFileTest, AShortOrLongFileIsDamaged) {
 
 TEST_F(PackedFileTest, DamagedDataIsNoticedWhereItIsRead) {
   ATELIER_ASSERT_OK(Write());
-  const std::string good = Contents(path_);
+  const std::string good = ReadFile(path_);
   std::string bad = good;
   bad[Key().data_offset() + Key().expert_bytes * 3 + 3000] ^= 1;
   Replace(path_, bad);
@@ -198,7 +195,7 @@ TEST_F(PackedFileTest, DamagedDataIsNoticedWhereItIsRead) {
 // A copy that was broken off: the right length, zeros from somewhere on.
 TEST_F(PackedFileTest, AnUnfinishedCopyIsNoticedWhenItIsOpened) {
   ATELIER_ASSERT_OK(Write());
-  std::string cut = Contents(path_);
+  std::string cut = ReadFile(path_);
   std::fill(cut.end() - 1000, cut.end(), '\0');
   Replace(path_, cut);
   EXPECT_THAT(Open(), StatusIs(absl::StatusCode::kDataLoss, HasSubstr("sample")));
@@ -217,11 +214,11 @@ TEST_F(PackedFileTest, IsMadeByOneProcessAtATime) {
 
 TEST_F(PackedFileTest, WhatAKilledProcessLeftIsBegunAnew) {
   ATELIER_ASSERT_OK(Write());
-  const std::string uninterrupted = Contents(path_);
+  const std::string uninterrupted = ReadFile(path_);
   std::filesystem::remove(path_);
   Replace(PartialName(path_), std::string(3 * uninterrupted.size(), 'x'));
   ATELIER_ASSERT_OK(Write());
-  EXPECT_EQ(Contents(path_), uninterrupted);
+  EXPECT_EQ(ReadFile(path_), uninterrupted);
   EXPECT_THAT(Names(), ElementsAre(Key().FileName()));
 }
 

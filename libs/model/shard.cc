@@ -135,4 +135,11 @@ absl::StatusOr<ExpertRange> ParseExpertRange(absl::string_view text) {
   return ExpertRange{pair->first, pair->second + 1};
 }
 
+ShardSpec ShardNamed(absl::string_view slice, absl::string_view experts, int num_experts) {
+  const SliceSpec part = ParseSlice(slice).value();
+  const ExpertRange range =
+      experts.empty() ? ExpertRange{0, num_experts} : ParseExpertRange(experts).value();
+  return {{}, range.begin, range.end, part.index, part.count};
+}
+
 }  // namespace atelier

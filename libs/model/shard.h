@@ -60,4 +60,8 @@ struct ExpertRange {
 };
 absl::StatusOr<ExpertRange> ParseExpertRange(absl::string_view text);
 
+// The shard, of all layers, that both name; empty `experts` = all of the model's. REQUIRES: both
+// parse.
+ShardSpec ShardNamed(absl::string_view slice, absl::string_view experts, int num_experts);
+
 }  // namespace atelier

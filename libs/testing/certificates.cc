@@ -11,11 +11,6 @@
 #include "libs/base/check.h"
 #include "libs/transport/openssl_free.h"
 
-// gRPC 1.51 leaks a list of slices (576 bytes) at each end of a TLS connection; of its stack the
-// sanitizer sees this alone.
-extern "C" const char* __lsan_default_suppressions();
-extern "C" const char* __lsan_default_suppressions() { return "leak:gpr_realloc\n"; }
-
 namespace atelier::testing {
 namespace {
 

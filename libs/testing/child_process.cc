@@ -16,6 +16,7 @@
 #include <utility>
 
 #include "libs/base/check.h"
+#include "libs/testing/read_file.h"
 
 namespace atelier::testing {
 namespace {
@@ -73,10 +74,7 @@ bool ChildProcess::Running() {
   return status_ < 0;
 }
 
-std::string ChildProcess::Log() const {
-  std::ifstream file(log_path_);
-  return std::string(std::istreambuf_iterator<char>(file), {});
-}
+std::string ChildProcess::Log() const { return ReadFile(log_path_); }
 
 bool WaitUntil(const std::function<bool()>& condition, double seconds) {
   const auto end = std::chrono::steady_clock::now() + std::chrono::duration<double>(seconds);

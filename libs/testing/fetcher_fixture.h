@@ -10,6 +10,7 @@
 #include "gtest/gtest.h"
 #include "libs/base/status_macros.h"
 #include "libs/testing/file_server.h"
+#include "libs/testing/read_file.h"
 #include "libs/testing/status_matchers.h"
 #include "libs/testing/synthetic_checkpoint.h"
 #include "libs/testing/temp_dir.h"
@@ -19,11 +20,6 @@
 #include "tools/atelier/fetch/curl_http_client.h"
 
 namespace atelier::testing {
-
-inline std::string Content(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  return std::string(std::istreambuf_iterator<char>(file), {});
-}
 
 inline std::string TextOf(absl::Span<const uint8_t> bytes) {
   return std::string(reinterpret_cast<const char*>(bytes.data()), bytes.size());

@@ -7,6 +7,7 @@
 #include <string>
 
 #include "gtest/gtest.h"
+#include "libs/testing/read_file.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size);
 
@@ -17,9 +18,7 @@ namespace atelier::testing {
 inline void RunFuzzCorpus(const std::string& directory, int min_inputs) {
   int num_inputs = 0;
   for (const auto& entry : std::filesystem::directory_iterator(directory)) {
-    std::ifstream file(entry.path(), std::ios::binary);
-    const std::string input((std::istreambuf_iterator<char>(file)),
-                            std::istreambuf_iterator<char>());
+    const std::string input = ReadFile(entry.path());
     SCOPED_TRACE(entry.path().string());
     EXPECT_EQ(LLVMFuzzerTestOneInput(reinterpret_cast<const uint8_t*>(input.data()), input.size()),
               0);

@@ -10,6 +10,7 @@
 #include "gtest/gtest.h"
 #include "libs/base/float16.h"
 #include "libs/checkpoint/checkpoint.h"
+#include "libs/testing/read_file.h"
 #include "libs/testing/status_matchers.h"
 #include "libs/testing/synthetic_checkpoint.h"
 #include "libs/testing/temp_dir.h"
@@ -20,11 +21,6 @@ namespace {
 constexpr char kSmall[] = R"({"hidden_size": 64, "num_hidden_layers": 2, "vocab_size": 48,
     "moe_intermediate_size": 32, "intermediate_size": 48})";
 constexpr char kMatrix[] = "model.layers.1.mlp.experts.3.up_proj.weight";
-
-std::string ReadFile(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
-}
 
 std::vector<float> Floats(const TensorView& tensor) {
   std::vector<float> values;

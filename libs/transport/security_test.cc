@@ -12,6 +12,7 @@
 #include "gtest/gtest.h"
 #include "libs/testing/certificates.h"
 #include "libs/testing/fake_worker.h"
+#include "libs/testing/read_file.h"
 #include "libs/testing/status_matchers.h"
 #include "libs/testing/temp_dir.h"
 #include "libs/transport/worker_connection.h"
@@ -27,16 +28,12 @@ using testing::FakeWorker;
 using ::testing::HasSubstr;
 using testing::IsOk;
 using ::testing::Not;
+using testing::ReadFile;
 using testing::StatusIs;
 
 void Write(const std::string& path, const std::string& text) {
   std::ofstream(path + ".new") << text;
   std::filesystem::rename(path + ".new", path);
-}
-
-std::string Content(const std::string& path) {
-  std::ifstream file(path);
-  return std::string(std::istreambuf_iterator<char>(file), {});
 }
 
 // What one client hears of its worker.
@@ -212,7 +209,7 @@ int NumThreads() {
   return static_cast<int>(std::distance(begin(tasks), end(tasks)));
 }
 
-// The files are watched by threads, of which attempts to connect must leave none.
+// Nor a thread, whatever gRPC keeps of credentials.
 TEST_F(SecurityTest, AttemptsLeaveNothingBehind) {
   Start(Tls());
   const auto attempts = [&](int count) {
@@ -251,12 +248,12 @@ TEST_F(SecurityTest, FilesThatBreakLaterChangeNothing) {
     EXPECT_EQ(Said(), "") << "not once";
   };
   becomes(files_.certificate, "");
-  becomes(files_.certificate, Content(other.certificate));
-  Write(files_.private_key, Content(other.private_key));
+  becomes(files_.certificate, ReadFile(other.certificate));
+  Write(files_.private_key, ReadFile(other.private_key));
   EXPECT_THAT(Try(Trusting(ca_)), IsOk());
   becomes(files_.private_key, "");
-  Write(files_.private_key, Content(past.private_key));
-  becomes(files_.certificate, Content(past.certificate));
+  Write(files_.private_key, ReadFile(past.private_key));
+  becomes(files_.certificate, ReadFile(past.certificate));
   std::filesystem::remove(files_.private_key);
   EXPECT_THAT(Try(Trusting(ca_)), IsOk());
 }

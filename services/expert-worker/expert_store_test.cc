@@ -26,6 +26,7 @@
 #include "libs/kernels/quantizer.h"
 #include "libs/numa/node_arena.h"
 #include "libs/numa/topology.h"
+#include "libs/testing/read_file.h"
 #include "libs/testing/status_matchers.h"
 #include "libs/testing/synthetic_checkpoint.h"
 #include "libs/testing/synthetic_gguf.h"
@@ -502,8 +503,7 @@ class StoreDirTest : public ExpertStoreTest {
     std::map<std::string, std::string> files;
     for (const auto& entry : std::filesystem::recursive_directory_iterator(store_dir_.path())) {
       if (!entry.is_regular_file()) continue;
-      std::ifstream file(entry.path(), std::ios::binary);
-      files[entry.path().filename()] = std::string(std::istreambuf_iterator<char>(file), {});
+      files[entry.path().filename()] = testing::ReadFile(entry.path());
     }
     return files;
   }

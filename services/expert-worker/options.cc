@@ -188,10 +188,7 @@ std::optional<Method> WorkerOptions::RequestedMethod() const {
 }
 
 ShardSpec WorkerOptions::Shard(int num_experts) const {
-  const SliceSpec slice = ParseSlice(shard_slice).value();
-  ExpertRange range{0, num_experts};
-  if (!experts.empty()) range = ParseExpertRange(experts).value();
-  return {{}, range.begin, range.end, slice.index, slice.count};
+  return ShardNamed(shard_slice, experts, num_experts);
 }
 
 std::vector<uint32_t> WorkerOptions::ShmAllowUids() const {

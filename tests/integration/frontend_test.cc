@@ -13,6 +13,7 @@
 #include "gtest/gtest.h"
 #include "libs/base/endpoint.h"
 #include "libs/testing/child_process.h"
+#include "libs/testing/read_file.h"
 #include "libs/testing/status_matchers.h"
 #include "libs/testing/temp_dir.h"
 #include "proto/compat/sglang_scheduler.grpc.pb.h"
@@ -24,17 +25,13 @@ namespace atelier {
 namespace {
 
 namespace wire = ::sglang::grpc::scheduler;
+using ::atelier::testing::ReadFile;
 using ::atelier::testing::StatusIs;
 using ::atelier::testing::TempDir;
 using ::atelier::testing::ToyModel;
 using ::atelier::testing::ToySpec;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
-
-std::string ReadFile(const std::string& path) {
-  std::ifstream file(path);
-  return std::string(std::istreambuf_iterator<char>(file), {});
-}
 
 class FrontendTest : public ::testing::Test {
  protected:

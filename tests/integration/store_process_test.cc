@@ -17,6 +17,7 @@
 #include "gtest/gtest.h"
 #include "libs/testing/child_process.h"
 #include "libs/testing/file_server.h"
+#include "libs/testing/read_file.h"
 #include "libs/testing/run_program.h"
 #include "libs/testing/status_matchers.h"
 #include "libs/testing/synthetic_checkpoint.h"
@@ -116,8 +117,7 @@ class StoreProcessTest : public ::testing::Test {
     std::map<std::string, std::string> files;
     for (const auto& entry : std::filesystem::recursive_directory_iterator(store)) {
       if (!entry.is_regular_file()) continue;
-      std::ifstream file(entry.path(), std::ios::binary);
-      files[entry.path().filename()] = std::string(std::istreambuf_iterator<char>(file), {});
+      files[entry.path().filename()] = testing::ReadFile(entry.path());
     }
     return files;
   }

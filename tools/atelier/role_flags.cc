@@ -43,13 +43,7 @@ absl::StatusOr<SkippedExperts> SkippedOf(const RoleFlags& flags, const ModelConf
 }
 
 ShardSpec ShardOf(const RoleFlags& flags, const ModelConfig& config) {
-  const SliceSpec slice = ParseSlice(flags.shard_slice).value();
-  ShardSpec shard{{}, 0, config.moe.num_experts, slice.index, slice.count};
-  if (flags.experts.empty()) return shard;
-  const ExpertRange experts = ParseExpertRange(flags.experts).value();
-  shard.expert_begin = experts.begin;
-  shard.expert_end = experts.end;
-  return shard;
+  return ShardNamed(flags.shard_slice, flags.experts, config.moe.num_experts);
 }
 
 absl::StatusOr<FileBytes> BytesOfWorker(const RoleFlags& flags, const Checkpoint& checkpoint) {

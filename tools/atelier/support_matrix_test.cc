@@ -11,16 +11,14 @@
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "libs/testing/read_file.h"
 
 namespace atelier {
 namespace {
 
-namespace fs = std::filesystem;
+using testing::ReadFile;
 
-std::string ReadFile(const fs::path& path) {
-  std::ifstream file(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
-}
+namespace fs = std::filesystem;
 
 TEST(SupportMatrix, IsWhatThePageSays) {
   EXPECT_EQ(ReadFile("docs/support-matrix.md"), SupportMatrix())

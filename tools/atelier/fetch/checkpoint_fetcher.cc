@@ -182,7 +182,7 @@ absl::Status CheckpointFetcher::FetchSmallFiles(RemoteReader& reader) {
 absl::StatusOr<bool> CheckpointFetcher::FetchSmall(RemoteReader& reader, const std::string& name) {
   const std::string path = PathOf(name);
   const absl::StatusOr<SmallFile> file =
-      reader.ReadSmall(options_.source.FileUrl(name), kMaxSmallBytes, EtagOfWholeFile(path));
+      reader.ReadSmall(options_.source.FileUrl(name), kMaxSmallBytes, EtagOfFetchedFile(path));
   if (absl::IsNotFound(file.status())) return false;
   if (!file.ok()) return file.status();
   // From here on all files are those of one commit.
@@ -190,7 +190,8 @@ absl::StatusOr<bool> CheckpointFetcher::FetchSmall(RemoteReader& reader, const s
     options_.source = options_.source.AtRevision(file->commit);
   }
   if (file->not_modified) return true;
-  ATELIER_RETURN_IF_ERROR(WriteWholeFile(path, options_.source.spelled, file->etag, file->content));
+  ATELIER_RETURN_IF_ERROR(
+      WriteFetchedFile(path, options_.source.spelled, file->etag, file->content));
   Report(file->content.size());
   return true;
 }

@@ -22,11 +22,11 @@
 namespace atelier {
 namespace {
 
-using ::atelier::testing::Content;
 using ::atelier::testing::FetcherFixture;
 using ::atelier::testing::FileServer;
 using ::atelier::testing::IsOk;
 using ::atelier::testing::PiecesOf;
+using ::atelier::testing::ReadFile;
 using ::atelier::testing::StatusIs;
 using ::atelier::testing::TempDir;
 using ::atelier::testing::TextOf;
@@ -156,7 +156,7 @@ TEST_F(CheckpointFetcherTest, WithoutRangesWholeFilesAreFetched) {
   EXPECT_THAT(notes_, SizeIs(3));
   EXPECT_THAT(notes_, Each(HasSubstr("was fetched whole")));
   for (const auto& entry : std::filesystem::directory_iterator(published_->path())) {
-    EXPECT_TRUE(Content(entry.path()) == Content(dir_.File(entry.path().filename())));
+    EXPECT_TRUE(ReadFile(entry.path()) == ReadFile(dir_.File(entry.path().filename())));
   }
 }
 
@@ -348,12 +348,12 @@ TEST_F(CheckpointFetcherTest, FilesOfOthersAreLeftAlone) {
   std::ofstream(dir_.File("config.json")) << "{}";
   EXPECT_THAT(Fetch(nullptr), StatusIs(absl::StatusCode::kFailedPrecondition,
                                        HasSubstr("was not made by atelier fetch")));
-  EXPECT_EQ(Content(dir_.File("config.json")), "{}");
+  EXPECT_EQ(ReadFile(dir_.File("config.json")), "{}");
   std::filesystem::remove(dir_.File("config.json"));
   const std::string part = dir_.File("model-00002-of-00003.safetensors");
   std::ofstream(part) << "mine";
   EXPECT_THAT(Fetch(nullptr), StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr(part)));
-  EXPECT_EQ(Content(part), "mine");
+  EXPECT_EQ(ReadFile(part), "mine");
   // A whole file is as good as a fetched one.
   std::filesystem::copy_file(published_->File("model-00002-of-00003.safetensors"), part,
                              std::filesystem::copy_options::overwrite_existing);

@@ -175,8 +175,8 @@ absl::Status PartialFile::Commit(ByteRange range) {
   return absl::OkStatus();
 }
 
-absl::Status WriteWholeFile(const std::string& path, const std::string& source,
-                            const std::string& etag, const std::string& content) {
+absl::Status WriteFetchedFile(const std::string& path, const std::string& source,
+                              const std::string& etag, const std::string& content) {
   if (SizeOf(path) && !HasJournal(path)) {
     ATELIER_ASSIGN_OR_RETURN(const MappedFile there, MappedFile::Open(path));
     if (there.text() == content) return absl::OkStatus();
@@ -188,7 +188,7 @@ absl::Status WriteWholeFile(const std::string& path, const std::string& source,
   return PlaceText(FetchJournalPath(path), FetchJournalText(journal));
 }
 
-std::string EtagOfWholeFile(const std::string& path) {
+std::string EtagOfFetchedFile(const std::string& path) {
   const std::optional<uint64_t> size = SizeOf(path);
   if (!size) return "";
   const absl::StatusOr<std::optional<FetchJournal>> journal = ReadFetchJournal(path, *size);

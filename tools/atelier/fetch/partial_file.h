@@ -60,9 +60,9 @@ class PartialFile {
 
 // Makes `path` a file of this content, in one step, with a journal that says that it is whole.
 // FAILED_PRECONDITION for a file with other content that has no journal.
-absl::Status WriteWholeFile(const std::string& path, const std::string& source,
-                            const std::string& etag, const std::string& content);
-// The etag of a file that WriteWholeFile made and that has its size still; empty otherwise.
-std::string EtagOfWholeFile(const std::string& path);
+absl::Status WriteFetchedFile(const std::string& path, const std::string& source,
+                              const std::string& etag, const std::string& content);
+// The etag of a file that WriteFetchedFile made and that has its size still; empty otherwise.
+std::string EtagOfFetchedFile(const std::string& path);
 
 }  // namespace atelier
