@@ -9,6 +9,7 @@
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <fstream>
 #include <iostream>
 #include <memory>
@@ -43,8 +44,11 @@ constexpr char kUsage[] =
     "\n"
     "Round trips of 1, 8 and 64 tokens (bf16 both ways) between two processes, in microseconds:\n"
     "shared memory while both sides look and while both sleep, gRPC over a Unix socket and over\n"
-    "TCP on loopback, each beside the raw means under it; and through ExpertClient, with all that\n"
-    "it does for failover, in fp32.";
+    "TCP on loopback, each beside the raw means under it; the same over TCP to a worker that "
+    "takes\n"
+    "rows as int8, quantised by the caller; and through ExpertClient, with all that it does for "
+    "failover,\n"
+    "in fp32.";
 
 FlagTable Flags(Options* o) {
   return FlagTable(
@@ -75,7 +79,8 @@ Cell Summarise(std::string means, int hidden, int tokens, std::vector<double> se
 
 class Echo final : public WorkerHandler {
  public:
-  explicit Echo(int hidden) {
+  Echo(int hidden, ActivationForm quantized_rows) {
+    description_.quantized_rows = quantized_rows;
     description_.state = WorkerState::kServing;
     description_.epoch = 1;
     description_.model_digest = "echo";
@@ -91,8 +96,12 @@ class Echo final : public WorkerHandler {
                std::function<void(ForwardReply)> reply) override {
     const size_t count = static_cast<size_t>(request.batch.num_tokens) *
                          static_cast<size_t>(request.batch.hidden_size);
-    const std::string rows(reinterpret_cast<const char*>(request.batch.rows),
-                           count * sizeof(BFloat16));
+    // As many bytes as bf16 has, whatever came.
+    std::string rows(count * sizeof(BFloat16), '\0');
+    const TokenBatch& batch = request.batch;
+    std::memcpy(rows.data(),
+                batch.num_quantized > 0 ? static_cast<const void*>(batch.codes) : batch.rows,
+                batch.num_quantized > 0 ? count : rows.size());
     ForwardReply answer;
     answer.sums.push_back({0, request.output_dtype == DType::kBF16 ? rows : rows + rows});
     reply(std::move(answer));
@@ -107,7 +116,7 @@ class Echo final : public WorkerHandler {
 [[noreturn]] void ServeEcho(const std::string& folder, int hidden) {
   SystemClock clock;
   const Logger logger(Severity::kWarning);
-  Echo echo(hidden);
+  Echo echo(hidden, ActivationForm::kBf16), quantized_echo(hidden, ActivationForm::kInt8Row);
   ShmServerOptions shm;
   shm.hidden_size = hidden;
   shm.num_experts = shm.top_k = 8;
@@ -122,9 +131,14 @@ class Echo final : public WorkerHandler {
   grpc.hidden_size = hidden;
   grpc.num_experts = 8;
   const auto server = WorkerServer::Start(grpc, echo, clock, logger);
-  if (!spinning.ok() || !sleeping.ok() || !server.ok()) ::_exit(1);
+  grpc.listen.pop_back();
+  grpc.quantized_rows = ActivationForm::kInt8Row;
+  const auto quantized = WorkerServer::Start(grpc, quantized_echo, clock, logger);
+  if (!spinning.ok() || !sleeping.ok() || !server.ok() || !quantized.ok()) ::_exit(1);
   (*server)->SetServing(true);
-  std::ofstream(absl::StrCat(folder, "/tcp.new")) << (*server)->Addresses()[0];
+  (*quantized)->SetServing(true);
+  std::ofstream(absl::StrCat(folder, "/tcp.new"))
+      << (*server)->Addresses()[0] << " " << (*quantized)->Addresses()[0];
   std::rename(absl::StrCat(folder, "/tcp.new").c_str(), absl::StrCat(folder, "/tcp").c_str());
   while (true) ::pause();
 }
@@ -256,16 +270,17 @@ absl::Status MeasureTransports(Measurement& measurement) {
   if (::mkdtemp(folder.data()) == nullptr) return absl::UnavailableError("no folder in /tmp");
   const pid_t child = ::fork();
   if (child == 0) ServeEcho(folder, measurement.hidden);
-  std::string tcp;
+  std::string tcp, quantized_tcp;
   for (int i = 0; i < 2000 && tcp.empty(); ++i) {
     ::usleep(5000);
-    std::ifstream(absl::StrCat(folder, "/tcp")) >> tcp;
+    std::ifstream(absl::StrCat(folder, "/tcp")) >> tcp >> quantized_tcp;
   }
   const std::vector<std::pair<std::string, std::string>> means = {
       {"shm, spinning", absl::StrCat("shm:", folder, "/spin")},
       {"shm, sleeping", absl::StrCat("shm:", folder, "/sleep")},
       {"gRPC, Unix socket", absl::StrCat("unix:", folder, "/grpc")},
-      {"gRPC, TCP", tcp}};
+      {"gRPC, TCP", tcp},
+      {"gRPC, TCP, int8", quantized_tcp}};
   absl::Status status;
   for (const auto& [name, address] : means) {
     status.Update(measurement.AddCalls(name, address, ConnectionCaller()));

@@ -7,7 +7,7 @@
 #include "libs/base/check.h"
 #include "libs/kernels/aligned_buffer.h"
 #include "libs/kernels/gemm/block_layout-inl.h"
-#include "libs/kernels/int8_codes.h"
+#include "libs/model/int8_codes.h"
 
 namespace atelier {
 
@@ -18,6 +18,8 @@ namespace {
 
 constexpr uint16_t kBf16NotFinite = 0x7f80;  // the exponent of infinities and NaNs
 constexpr uint16_t kBf16QuietNan = 0x7fc0;
+
+static_assert(kBlockK == kInt8BlockInputs);
 
 BFloat16 AsBf16(float value) { return ToBFloat16(value); }
 BFloat16 AsBf16(BFloat16 value) { return value; }
@@ -52,17 +54,21 @@ int32_t SumOf(const int8_t* codes, int count) {
   return sum;
 }
 
-// One block of up to 256 inputs; returns its scale.
-template <typename T>
-float PrepareInt8Block(const T* input, int k, uint8_t* record) {
-  std::memset(record, 0, kActivationBlockBytes);
-  int8_t* codes = reinterpret_cast<int8_t*>(record);
-  const float scale = QuantizeInt8Row(input, k, codes);
+void PutSums(uint8_t* record) {
+  const auto* codes = reinterpret_cast<const int8_t*>(record);
   int32_t sums32[kBlockK / 32], sums16[kBlockK / 16];
   for (int i = 0; i < kBlockK / 16; ++i) sums16[i] = SumOf(codes + i * 16, 16);
   for (int i = 0; i < kBlockK / 32; ++i) sums32[i] = sums16[2 * i] + sums16[2 * i + 1];
   std::memcpy(record + kActivationSums32, sums32, sizeof(sums32));
   std::memcpy(record + kActivationSums16, sums16, sizeof(sums16));
+}
+
+// One block of up to 256 inputs; returns its scale.
+template <typename T>
+float PrepareInt8Block(const T* input, int k, uint8_t* record) {
+  std::memset(record, 0, kActivationBlockBytes);
+  const float scale = QuantizeInt8Row(input, k, reinterpret_cast<int8_t*>(record));
+  PutSums(record);
   std::memcpy(record + kActivationScale, &scale, sizeof(scale));
   return scale;
 }
@@ -103,6 +109,14 @@ void Prepare(Method method, const T* input, size_t input_stride, int rows, int k
   }
 }
 
+// Kernels may count on no code below -127.
+void CopyCodes(const int8_t* codes, int count, uint8_t* data) {
+  auto* to = reinterpret_cast<int8_t*>(data);
+  for (int i = 0; i < count; ++i) {
+    to[i] = std::max(codes[i], static_cast<int8_t>(-kLargestInt8Code));
+  }
+}
+
 }  // namespace
 
 void PrepareRows(Method method, const float* input, size_t input_stride, int rows, int k,
@@ -113,6 +127,24 @@ void PrepareRows(Method method, const float* input, size_t input_stride, int row
 void PrepareRows(Method method, const BFloat16* input, size_t input_stride, int rows, int k,
                  uint8_t* data, float* scales) {
   Prepare(method, input, input_stride, rows, k, data, scales);
+}
+
+void PlaceQuantizedRow(Method method, const int8_t* codes, const float* scales, int k,
+                       uint8_t* data, float* scale) {
+  const ActivationForm form = ActivationFormOf(method);
+  ATELIER_DCHECK(form != ActivationForm::kBf16);
+  if (form == ActivationForm::kInt8Row) {
+    std::memset(data, 0, ActivationRowBytes(method, k));
+    CopyCodes(codes, k, data);
+    *scale = scales[0];
+    return;
+  }
+  for (int begin = 0; begin < k; begin += kBlockK, data += kActivationBlockBytes, ++scales) {
+    std::memset(data, 0, kActivationBlockBytes);
+    CopyCodes(codes + begin, std::min(k - begin, kBlockK), data);
+    PutSums(data);
+    std::memcpy(data + kActivationScale, scales, sizeof(*scales));
+  }
 }
 
 void Gemm(const KernelTable& table, const PackedMatrix& weights, const ActivationRows& rows,

@@ -40,6 +40,12 @@ void PrepareRows(Method method, const float* input, size_t input_stride, int row
 void PrepareRows(Method method, const BFloat16* input, size_t input_stride, int rows, int k,
                  uint8_t* data, float* scales);
 
+// One row that was quantised elsewhere in the method's form (QuantizeRow): the bytes that
+// PrepareRows makes of the row itself. Codes of -128 count as -127; any scales are computed with.
+// `scale`: INT8 only.
+void PlaceQuantizedRow(Method method, const int8_t* codes, const float* scales, int k,
+                       uint8_t* data, float* scale);
+
 // out[r, c] for the output rows of panels [panel_begin, panel_end) of `weights`; column 0 of out is
 // the first of them. out_stride in floats, >= 16 * (panel_end - panel_begin). No threads: the
 // caller splits panels.

@@ -10,8 +10,8 @@
 #include "libs/kernels/block_pack.h"
 #include "libs/kernels/fp8_pack.h"
 #include "libs/kernels/gemm/block_layout-inl.h"
-#include "libs/kernels/int8_codes.h"
 #include "libs/kernels/quantizer.h"
+#include "libs/model/int8_codes.h"
 
 namespace atelier {
 namespace {

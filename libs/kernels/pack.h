@@ -6,6 +6,7 @@
 #include "absl/status/status.h"
 #include "libs/base/float16.h"
 #include "libs/kernels/gemm/block_format.h"
+#include "libs/model/activation_form.h"
 #include "libs/model/dtype.h"
 
 namespace atelier {
@@ -29,11 +30,6 @@ inline constexpr int kInt8WeightOffset = 128;
 constexpr int MaxPackedK(Method method) { return method == Method::kINT8 ? 1 << 17 : 1 << 23; }
 
 // How the activations are given that a method's weights are multiplied with.
-enum class ActivationForm {
-  kBf16,       // rounded
-  kInt8Row,    // int8 with one scale per row
-  kInt8Blocks  // int8 with a scale per 256 inputs, and sums of 16 and of 32 of them beside
-};
 ActivationForm ActivationFormOf(Method method);
 
 // The coding of a block-quantised method; null for BF16, INT8 and FP8.

@@ -5,6 +5,7 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "libs/base/checked_math.h"
 #include "libs/kernels/expert_ffn.h"
 #include "libs/testing/packed_weights.h"
 
@@ -120,6 +121,65 @@ TEST(PrepareRows, Bf16InputGivesTheSameBytesAsItsFloats) {
     PrepareRows(method, halves.data(), kStride, kRows, kK, from_halves.data(), scales[1]);
     EXPECT_EQ(from_floats, from_halves);
     EXPECT_EQ(std::memcmp(scales[0], scales[1], sizeof(scales[0])), 0);
+  }
+}
+
+// Rows as a frontend may send them: of every magnitude, with what is not finite anywhere.
+std::vector<std::vector<BFloat16>> RowsOfEveryKind(int k) {
+  std::vector<std::vector<float>> rows;
+  for (const float magnitude : {1.0f, 1e-38f, 1e38f, 0.0f}) {
+    rows.push_back(RandomBf16Values(static_cast<size_t>(k), 3, magnitude));
+  }
+  for (const float bad : {kNan, kInfinity, -kInfinity}) {
+    for (const int at : {0, k / 2, k - 1}) {
+      rows.push_back(rows[0]);
+      rows.back()[static_cast<size_t>(at)] = bad;
+    }
+  }
+  std::vector<std::vector<BFloat16>> result;
+  for (const std::vector<float>& row : rows) {
+    result.emplace_back();
+    for (const float value : row) result.back().push_back(ToBFloat16(value));
+  }
+  return result;
+}
+
+TEST(PlaceQuantizedRow, GivesTheBytesOfTheRowItself) {
+  int cases = 0;
+  for (const Method method : AllMethods()) {
+    const ActivationForm form = ActivationFormOf(method);
+    if (form == ActivationForm::kBf16) continue;
+    for (const int wanted : {1, 31, 255, 256, 257, 300, 1408, 7168}) {
+      const int k = RoundUp(wanted, KMultiple(method));
+      SCOPED_TRACE(::testing::Message() << MethodName(method) << " k=" << k);
+      for (const std::vector<BFloat16>& row : RowsOfEveryKind(k)) {
+        const size_t bytes = ActivationRowBytes(method, k);
+        std::vector<uint8_t> want(bytes, 0xee), got(bytes, 0xee);
+        float want_scale = 77.0f, got_scale = 77.0f;
+        PrepareRows(method, row.data(), row.size(), 1, k, want.data(), &want_scale);
+        std::vector<int8_t> codes(row.size());
+        std::vector<float> scales(ScalesPerRow(form, k));
+        QuantizeRow(form, row.data(), k, codes.data(), scales.data());
+        PlaceQuantizedRow(method, codes.data(), scales.data(), k, got.data(), &got_scale);
+        ASSERT_EQ(want, got);
+        ASSERT_EQ(std::memcmp(&want_scale, &got_scale, sizeof(float)), 0);
+        ++cases;
+      }
+    }
+  }
+  EXPECT_GT(cases, 19 * 8 * 13 / 2);
+}
+
+TEST(PlaceQuantizedRow, TakesTheOneCodeThatNoRowHasForTheNextOne) {
+  const int8_t codes[4] = {-128, -127, 127, 0};
+  const float scale = 1.0f;
+  for (const Method method : {Method::kINT8, Method::kINT4G32}) {
+    std::vector<uint8_t> data(ActivationRowBytes(method, 4), 0xee);
+    float placed = 0.0f;
+    PlaceQuantizedRow(method, codes, &scale, 4, data.data(), &placed);
+    const std::vector<int> got(reinterpret_cast<int8_t*>(data.data()),
+                               reinterpret_cast<int8_t*>(data.data()) + 5);
+    EXPECT_THAT(got, ::testing::ElementsAre(-127, -127, 127, 0, 0));
   }
 }
 

@@ -6,8 +6,8 @@
 
 #include "libs/base/check.h"
 #include "libs/base/float16.h"
-#include "libs/kernels/int8_codes.h"
 #include "libs/kernels/quantizer.h"
+#include "libs/model/int8_codes.h"
 
 namespace atelier {
 namespace {

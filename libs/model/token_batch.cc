@@ -18,8 +18,10 @@ absl::Status ValidateSizes(const TokenBatch& batch, const Routing& routing) {
   if (routing.top_k <= 0) {
     return absl::InvalidArgumentError(absl::StrCat("top_k=", routing.top_k, " must be positive"));
   }
-  const bool complete =
-      batch.rows != nullptr && routing.expert_ids != nullptr && routing.weights != nullptr;
+  const bool quantized = batch.codes != nullptr && batch.scales != nullptr;
+  const bool complete = (batch.num_quantized == batch.num_tokens || batch.rows != nullptr) &&
+                        (batch.num_quantized == 0 || quantized) && routing.expert_ids != nullptr &&
+                        routing.weights != nullptr;
   if (batch.num_tokens > 0 && !complete) {
     return absl::InvalidArgumentError("rows, expert_ids and weights must all be given");
   }

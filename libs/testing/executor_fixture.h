@@ -104,18 +104,24 @@ struct ForwardResult {
   std::vector<std::vector<float>> shards;  // [T, hidden] each, ending at an inaccessible page
 };
 
-inline ForwardResult RunForward(Executor& executor, size_t num_shards, const TestBatch& batch) {
+inline ForwardResult RunForward(Executor& executor, size_t num_shards, const LayerBatch& batch) {
+  const auto count =
+      static_cast<size_t>(batch.tokens.num_tokens) * static_cast<size_t>(batch.tokens.hidden_size);
   std::vector<std::unique_ptr<GuardedBuffer<float>>> buffers;
   std::vector<float*> out;
   for (size_t s = 0; s < num_shards; ++s) {
-    buffers.push_back(std::make_unique<GuardedBuffer<float>>(batch.rows.size()));
+    buffers.push_back(std::make_unique<GuardedBuffer<float>>(count));
     out.push_back(buffers.back()->data());
-    std::fill_n(out.back(), batch.rows.size(), 77.0f);
+    std::fill_n(out.back(), count, 77.0f);
   }
   ForwardResult result;
-  result.num_not_finite = executor.Forward(batch.view(), out);
-  for (float* shard : out) result.shards.emplace_back(shard, shard + batch.rows.size());
+  result.num_not_finite = executor.Forward(batch, out);
+  for (float* shard : out) result.shards.emplace_back(shard, shard + count);
   return result;
+}
+
+inline ForwardResult RunForward(Executor& executor, size_t num_shards, const TestBatch& batch) {
+  return RunForward(executor, num_shards, batch.view());
 }
 
 inline void ExpectSameBits(const std::vector<float>& want, const std::vector<float>& got,

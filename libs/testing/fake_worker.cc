@@ -30,6 +30,14 @@ float FactorOf(const ShardSpec& shard, const ForwardRequest& request, int token)
   return factor / static_cast<float>(shard.slice_count);
 }
 
+float RowElement(const TokenBatch& batch, size_t token, size_t i) {
+  const size_t at = token * static_cast<size_t>(batch.hidden_size) + i;
+  if (batch.num_quantized == 0) return ToFloat(batch.rows[at]);
+  const size_t num_scales = ScalesPerRow(batch.quantized_form, batch.hidden_size);
+  const size_t block = num_scales == 1 ? 0 : i / kInt8BlockInputs;
+  return static_cast<float>(batch.codes[at]) * batch.scales[token * num_scales + block];
+}
+
 std::string SumOf(const ShardSpec& shard, const ForwardRequest& request) {
   const size_t hidden = static_cast<size_t>(request.batch.hidden_size);
   const size_t element = DTypeBytes(request.output_dtype);
@@ -37,9 +45,8 @@ std::string SumOf(const ShardSpec& shard, const ForwardRequest& request) {
   char* out = data.data();
   for (int token = 0; token < request.batch.num_tokens; ++token) {
     const float factor = FactorOf(shard, request, token);
-    const BFloat16* row = request.batch.rows + static_cast<size_t>(token) * hidden;
     for (size_t i = 0; i < hidden; ++i, out += element) {
-      const float value = ToFloat(row[i]) * factor;
+      const float value = RowElement(request.batch, static_cast<size_t>(token), i) * factor;
       const BFloat16 rounded = ToBFloat16(value);
       std::memcpy(out, element == sizeof(float) ? static_cast<const void*>(&value) : &rounded,
                   element);
@@ -80,6 +87,7 @@ void FakeWorker::Forward(ForwardRequest request, std::shared_ptr<const CallConte
     absl::MutexLock lock(&mutex_);
     ++calls_;
     tokens_ += held.request.batch.num_tokens;
+    last_form_ = held.request.batch.quantized_form;
     if (holding_) {
       held_.push_back(std::move(held));
       return;
@@ -196,12 +204,18 @@ int64_t FakeWorker::tokens() const {
   return tokens_;
 }
 
+ActivationForm FakeWorker::last_form() const {
+  absl::MutexLock lock(&mutex_);
+  return last_form_;
+}
+
 WorkerServerOptions FakeServerOptions(const WorkerDescription& description,
                                       const std::string& address) {
   WorkerServerOptions options;
   options.listen = {address};
   options.hidden_size = description.hidden_size;
   options.num_experts = description.num_experts;
+  options.quantized_rows = description.quantized_rows;
   options.max_tokens_per_call = description.limits.max_tokens_per_call;
   options.max_message_bytes = description.limits.max_message_bytes;
   return options;

@@ -46,6 +46,7 @@ class FakeWorker final : public WorkerHandler {
   int calls() const;
   std::vector<absl::StatusCode> refused() const;  // of calls that never became one
   int64_t tokens() const;                         // rows of all calls so far
+  ActivationForm last_form() const;               // of the rows of the call that came last
 
   // What the worker of `description` answers, computed directly.
   static ForwardReply Compute(const WorkerDescription& description, const ForwardRequest& request);
@@ -67,6 +68,7 @@ class FakeWorker final : public WorkerHandler {
   int calls_ ABSL_GUARDED_BY(mutex_) = 0;
   std::vector<absl::StatusCode> refused_ ABSL_GUARDED_BY(mutex_);
   int64_t tokens_ ABSL_GUARDED_BY(mutex_) = 0;
+  ActivationForm last_form_ ABSL_GUARDED_BY(mutex_) = ActivationForm::kBf16;
 };
 
 // The server options that fit `description`, listening on `address`.

@@ -18,6 +18,7 @@ struct CallMessage {
   std::shared_ptr<const GrpcEncodedForward> request;
   int row_begin = 0;
   int row_end = 0;
+  ActivationForm form = ActivationForm::kBf16;  // in which the worker may be sent rows as well
 };
 
 // The client's end of a worker's calls, whatever carries them. Thread-safe.

@@ -23,7 +23,7 @@ std::shared_ptr<ClientStream> ClientStream::Open(absl::FunctionRef<void(ClientSt
 CallStream::Limits ClientStream::limits() const { return {kMaxMessageBytes, kMaxMessageBytes}; }
 
 absl::Status ClientStream::Send(const CallMessage& message) {
-  const GrpcEncodedForward::Head head{message.id, message.epoch, message.timeout_us};
+  const GrpcEncodedForward::Head head{message.id, message.epoch, message.timeout_us, message.form};
   Write(message.id, message.request->Message(head, message.row_begin, message.row_end));
   return absl::OkStatus();
 }

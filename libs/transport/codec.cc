@@ -40,7 +40,8 @@ ForwardFields FieldsOf(const v1::ForwardRequest& m) {
           static_cast<int>(m.priority()),
           m.hidden().size(),
           m.expert_ids().size(),
-          m.router_weights().size()};
+          m.router_weights().size(),
+          m.hidden_scales().size()};
 }
 
 }  // namespace
@@ -50,7 +51,12 @@ absl::StatusOr<ForwardRequest> DecodeForwardRequest(
   const v1::ForwardRequest& m = *message;
   ATELIER_ASSIGN_OR_RETURN(ForwardRequest request, CheckForwardFields(FieldsOf(m), shape));
   auto owner = std::make_shared<RequestOwner>();
-  request.batch.rows = AlignedView<BFloat16>(m.hidden(), *owner);
+  if (request.batch.quantized_form == ActivationForm::kBf16) {
+    request.batch.rows = AlignedView<BFloat16>(m.hidden(), *owner);
+  } else {
+    request.batch.codes = AlignedView<int8_t>(m.hidden(), *owner);
+    request.batch.scales = AlignedView<float>(m.hidden_scales(), *owner);
+  }
   request.routing.expert_ids = AlignedView<int32_t>(m.expert_ids(), *owner);
   request.routing.weights = AlignedView<float>(m.router_weights(), *owner);
   ATELIER_RETURN_IF_ERROR(ValidateRouting(request.batch, request.routing, shape.num_experts));

@@ -90,6 +90,106 @@ TEST(Codec, RequestsSurviveTheWireInEveryRangeOfRows) {
   }
 }
 
+ForwardShape Taking(ActivationForm form) {
+  ForwardShape shape = kShape;
+  shape.hidden_size = 300;
+  shape.quantized_rows = form;
+  return shape;
+}
+
+// Three rows of 300, of which one is not finite.
+struct WideBatch {
+  WideBatch() {
+    for (int i = 0; i < 900; ++i) rows.push_back(ToBFloat16(static_cast<float>(i % 97) - 41.0f));
+    rows[450].bits = 0x7f80;
+    encoding.batch = {3, 300, rows.data()};
+    encoding.routing = {3, 2, ids.data(), weights.data()};
+  }
+  std::vector<BFloat16> rows;
+  std::vector<int32_t> ids = {0, 7, -1, 3, 2, 1};
+  std::vector<float> weights = {1, 2, 3, 4, 5, 6};
+  ForwardEncoding encoding;
+};
+
+constexpr ActivationForm kInt8Forms[] = {ActivationForm::kInt8Row, ActivationForm::kInt8Blocks};
+
+TEST(Codec, QuantisedRowsSurviveTheWireInEveryRangeOfRows) {
+  const WideBatch batch;
+  const GrpcEncodedForward encoded(batch.encoding);
+  for (const ActivationForm form : kInt8Forms) {
+    const size_t num_scales = ScalesPerRow(form, 300);
+    std::vector<int8_t> codes(900);
+    std::vector<float> scales(3 * num_scales);
+    for (size_t t = 0; t < 3; ++t) {
+      QuantizeRow(form, batch.rows.data() + t * 300, 300, codes.data() + t * 300,
+                  scales.data() + t * num_scales);
+    }
+    for (int begin = 0; begin <= 3; ++begin) {
+      for (int end = begin; end <= 3; ++end) {
+        const auto request = DecodeForwardRequest(
+            std::make_shared<v1::ForwardRequest>(
+                ParseBuffer(encoded.Message({77, 12, 1000, form}, begin, end))),
+            Taking(form));
+        ATELIER_ASSERT_OK(request);
+        const size_t n = static_cast<size_t>(end - begin), from = static_cast<size_t>(begin);
+        EXPECT_EQ(request->batch.num_tokens, end - begin);
+        EXPECT_EQ(request->batch.num_quantized, end - begin);
+        EXPECT_EQ(request->batch.quantized_form, form);
+        EXPECT_EQ(request->batch.rows, nullptr);
+        EXPECT_EQ(std::memcmp(request->batch.codes, codes.data() + from * 300, n * 300), 0);
+        EXPECT_EQ(std::memcmp(request->batch.scales, scales.data() + from * num_scales,
+                              n * num_scales * sizeof(float)),
+                  0);
+      }
+    }
+  }
+}
+
+TEST(Codec, RowsInAFormThatTheWorkerDoesNotTakeAreRefused) {
+  const WideBatch batch;
+  const GrpcEncodedForward encoded(batch.encoding);
+  const auto decode = [&](ActivationForm sent, ActivationForm taken) {
+    return DecodeForwardRequest(std::make_shared<v1::ForwardRequest>(
+                                    ParseBuffer(encoded.Message({1, 0, 0, sent}, 0, 3))),
+                                Taking(taken))
+        .status();
+  };
+  const auto refused = [](const std::string& said) {
+    return StatusIs(absl::StatusCode::kInvalidArgument, said);
+  };
+  EXPECT_THAT(decode(ActivationForm::kInt8Row, ActivationForm::kBf16),
+              refused("dtype=3: hidden must be DTYPE_BF16 (1)"));
+  EXPECT_THAT(decode(ActivationForm::kInt8Row, ActivationForm::kInt8Blocks),
+              refused("dtype=3: hidden must be DTYPE_BF16 (1) or DTYPE_INT8_BLOCKS (4)"));
+  EXPECT_THAT(decode(ActivationForm::kInt8Blocks, ActivationForm::kInt8Row),
+              refused("dtype=4: hidden must be DTYPE_BF16 (1) or DTYPE_INT8_ROWS (3)"));
+  ATELIER_EXPECT_OK(decode(ActivationForm::kBf16, ActivationForm::kInt8Row));
+}
+
+TEST(Codec, LengthsOfCodesAndScalesAreChecked) {
+  const WideBatch batch;
+  const GrpcEncodedForward encoded(batch.encoding);
+  const auto spoilt = [&](ActivationForm form,
+                          const std::function<void(v1::ForwardRequest&)>& spoil) {
+    auto message =
+        std::make_shared<v1::ForwardRequest>(ParseBuffer(encoded.Message({1, 0, 0, form}, 0, 3)));
+    spoil(*message);
+    return DecodeForwardRequest(message, Taking(ActivationForm::kInt8Blocks)).status();
+  };
+  const auto refused = [](const std::string& said) {
+    return StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(said));
+  };
+  const ActivationForm blocks = ActivationForm::kInt8Blocks;
+  EXPECT_THAT(spoilt(blocks, [](auto& m) { m.mutable_hidden()->pop_back(); }),
+              refused("hidden has 899 bytes; num_tokens 3 x hidden_size 300 x 1 = 900"));
+  EXPECT_THAT(spoilt(blocks, [](auto& m) { m.mutable_hidden_scales()->pop_back(); }),
+              refused("hidden_scales has 23 bytes; num_tokens 3 x 2 per row x 4 = 24"));
+  EXPECT_THAT(spoilt(blocks, [](auto& m) { m.clear_hidden_scales(); }),
+              refused("hidden_scales has 0 bytes"));
+  EXPECT_THAT(spoilt(ActivationForm::kBf16, [](auto& m) { m.set_hidden_scales("1234"); }),
+              refused("hidden_scales has 4 bytes; with rows in DTYPE_BF16 there are none"));
+}
+
 TEST(Codec, ARequestKeepsTheMemoryItViews) {
   auto message = std::make_shared<v1::ForwardRequest>(GoodRequest());
   const std::weak_ptr<v1::ForwardRequest> watch = message;
@@ -264,6 +364,25 @@ TEST(Codec, DescriptionsSurviveTheWire) {
   EXPECT_EQ(decoded.limits.max_tokens_per_call, description.limits.max_tokens_per_call);
   EXPECT_EQ(decoded.limits.max_message_bytes, description.limits.max_message_bytes);
   EXPECT_EQ(decoded.limits.max_queued_calls, description.limits.max_queued_calls);
+  EXPECT_EQ(decoded.quantized_rows, ActivationForm::kBf16);
+  for (const ActivationForm form : kInt8Forms) {
+    description.quantized_rows = form;
+    EncodeDescription(description, &message);
+    ATELIER_ASSERT_OK_AND_ASSIGN(const WorkerDescription offers, DecodeDescription(message));
+    EXPECT_EQ(offers.quantized_rows, form);
+    message.Clear();
+  }
+}
+
+TEST(Codec, FormsOfRowsThatALaterWorkerOffersArePassedOver) {
+  v1::DescribeResponse message;
+  EncodeDescription(FakeDescription(), &message);
+  message.add_quantized_dtypes(static_cast<v1::DType>(77));
+  ATELIER_ASSERT_OK_AND_ASSIGN(const WorkerDescription none, DecodeDescription(message));
+  EXPECT_EQ(none.quantized_rows, ActivationForm::kBf16);
+  message.add_quantized_dtypes(v1::DTYPE_INT8_BLOCKS);
+  ATELIER_ASSERT_OK_AND_ASSIGN(const WorkerDescription known, DecodeDescription(message));
+  EXPECT_EQ(known.quantized_rows, ActivationForm::kInt8Blocks);
 }
 
 struct BadDescription {

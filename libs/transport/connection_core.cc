@@ -55,6 +55,11 @@ class GrpcWorkerConnection final : public WorkerConnection {
   std::thread supervisor_;
 };
 
+// There a byte costs less than its quantising, which the worker does on more threads.
+bool IsOnThisHost(const std::string& address) {
+  return absl::StartsWith(address, "unix:") || absl::StartsWith(address, kShmScheme);
+}
+
 uint64_t MicrosUntil(absl::Time deadline, absl::Time now) {
   // 0 would mean the worker's default.
   return static_cast<uint64_t>(std::max<int64_t>(1, absl::ToInt64Microseconds(deadline - now)));
@@ -83,6 +88,7 @@ ConnectionCore::ConnectionCore(const std::string& address, Clock& clock, const L
                                WorkerConnection::StateCallback on_state,
                                WorkerChannelFactory open_channel)
     : address_(address),
+      quantizes_rows_(!IsOnThisHost(address)),
       clock_(clock),
       logger_(logger),
       on_state_(std::move(on_state)),
@@ -133,6 +139,7 @@ void ConnectionCore::Start(const std::shared_ptr<ConnectionCall>& call) {
   std::shared_ptr<CallStream> stream;
   absl::Status status;
   uint64_t epoch = 0;
+  ActivationForm form = ActivationForm::kBf16;
   {
     absl::MutexLock lock(&mutex_);
     int rows_per_part = 0;
@@ -140,6 +147,7 @@ void ConnectionCore::Start(const std::shared_ptr<ConnectionCall>& call) {
     if (status.ok()) {
       stream = stream_;
       epoch = peer_->description.epoch;
+      if (quantizes_rows_) form = peer_->description.quantized_rows;
       int begin = 0;
       do {
         const int end = std::min(begin + rows_per_part, call->request().num_tokens());
@@ -153,8 +161,8 @@ void ConnectionCore::Start(const std::shared_ptr<ConnectionCall>& call) {
   if (!status.ok()) return call->Fail(Named(status));
   const uint64_t timeout_us = MicrosUntil(call->deadline(), clock_.Now());
   for (const auto& [id, part] : parts) {
-    status =
-        stream->Send({id, epoch, timeout_us, call->shared_request(), part.row_begin, part.row_end});
+    status = stream->Send(
+        {id, epoch, timeout_us, call->shared_request(), part.row_begin, part.row_end, form});
     if (!status.ok()) break;
   }
   if (status.ok()) return;

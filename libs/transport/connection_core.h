@@ -81,6 +81,7 @@ class ConnectionCore final : public CallStream::Observer {
   absl::Status Named(const absl::Status& status) const;
 
   const std::string address_;
+  const bool quantizes_rows_;  // for a worker that takes them so
   Clock& clock_;
   const Logger& logger_;
   const WorkerConnection::StateCallback on_state_;

@@ -98,6 +98,15 @@ absl::StatusOr<std::vector<ShardSpec>> DecodeWireShards(const WireShards& shards
   return result;
 }
 
+// The first that we know.
+ActivationForm DecodeQuantizedRows(const v1::DescribeResponse& message) {
+  for (const int dtype : message.quantized_dtypes()) {
+    if (dtype == v1::DTYPE_INT8_ROWS) return ActivationForm::kInt8Row;
+    if (dtype == v1::DTYPE_INT8_BLOCKS) return ActivationForm::kInt8Blocks;
+  }
+  return ActivationForm::kBf16;
+}
+
 absl::Status DecodeShapes(const v1::DescribeResponse& message, WorkerDescription& result) {
   if (message.hidden_size() == 0) return absl::InternalError("hidden_size=0");
   if (message.num_experts() == 0 || message.num_experts() > kMaxExperts) {
@@ -146,6 +155,9 @@ void EncodeDescription(const WorkerDescription& description, v1::DescribeRespons
   limits->set_max_tokens_per_call(static_cast<uint32_t>(description.limits.max_tokens_per_call));
   limits->set_max_message_bytes(static_cast<uint64_t>(description.limits.max_message_bytes));
   limits->set_max_queued_calls(static_cast<uint32_t>(description.limits.max_queued_calls));
+  if (description.quantized_rows != ActivationForm::kBf16) {
+    message->add_quantized_dtypes(WireDType(description.quantized_rows));
+  }
 }
 
 absl::StatusOr<WorkerDescription> DecodeDescription(const v1::DescribeResponse& message) {
@@ -157,6 +169,7 @@ absl::StatusOr<WorkerDescription> DecodeDescription(const v1::DescribeResponse& 
   result.model_type = message.model_type();
   result.method = message.method();
   result.isa = message.isa();
+  result.quantized_rows = DecodeQuantizedRows(message);
   ATELIER_RETURN_IF_ERROR(DecodeShapes(message, result));
   ATELIER_ASSIGN_OR_RETURN(result.shards,
                            DecodeWireShards(message.shards(), message.num_experts()));

@@ -7,7 +7,7 @@
 #include "google/protobuf/io/zero_copy_stream_impl_lite.h"
 #include "grpc/slice.h"
 #include "libs/base/check.h"
-#include "proto/atelier/v1/expert.pb.h"
+#include "libs/transport/forward_fields.h"
 
 namespace atelier {
 namespace {
@@ -52,11 +52,6 @@ grpc::Slice CopyRows(const void* data, size_t row_bytes, int num_tokens,
 
 }  // namespace
 
-v1::DType WireDType(DType dtype) {
-  ATELIER_CHECK(dtype == DType::kF32 || dtype == DType::kBF16);
-  return dtype == DType::kBF16 ? v1::DTYPE_BF16 : v1::DTYPE_FP32;
-}
-
 GrpcEncodedForward::GrpcEncodedForward(const ForwardEncoding& e)
     : layer_(e.layer),
       num_tokens_(e.rows == nullptr ? e.batch.num_tokens : static_cast<int>(e.rows->size())),
@@ -88,13 +83,33 @@ GrpcEncodedForward::Tensors GrpcEncodedForward::Rows(int row_begin, int row_end)
   return {part(hidden_), part(expert_ids_), part(router_weights_)};
 }
 
+const GrpcEncodedForward::Quantized& GrpcEncodedForward::QuantizedAs(ActivationForm form) const {
+  Quantized& quantized = form == ActivationForm::kInt8Row ? quantized_rows_ : quantized_blocks_;
+  std::call_once(quantized.once, [&] {
+    const auto hidden = static_cast<size_t>(hidden_size_);
+    const auto tokens = static_cast<size_t>(num_tokens_);
+    const size_t num_scales = ScalesPerRow(form, hidden_size_);
+    quantized.codes = grpc::Slice(tokens * hidden);
+    std::vector<float> scales(tokens * num_scales);
+    const auto* rows = reinterpret_cast<const BFloat16*>(hidden_.begin());
+    // The slice was just made and nobody else has it yet.
+    auto* codes = reinterpret_cast<int8_t*>(const_cast<uint8_t*>(quantized.codes.begin()));
+    for (size_t t = 0; t < tokens; ++t) {
+      QuantizeRow(form, rows + t * hidden, hidden_size_, codes + t * hidden,
+                  scales.data() + t * num_scales);
+    }
+    quantized.scales = grpc::Slice(scales.data(), scales.size() * sizeof(float));
+  });
+  return quantized;
+}
+
 grpc::ByteBuffer GrpcEncodedForward::Message(const Head& head, int row_begin, int row_end) const {
   v1::ForwardRequest scalars;
   scalars.set_id(head.id);
   scalars.set_layer(static_cast<uint32_t>(layer_));
   scalars.set_num_tokens(static_cast<uint32_t>(row_end - row_begin));
   scalars.set_top_k(static_cast<uint32_t>(top_k_));
-  scalars.set_dtype(v1::DTYPE_BF16);
+  scalars.set_dtype(WireDType(head.form));
   scalars.set_output_dtype(WireDType(output_dtype_));
   scalars.set_timeout_us(head.timeout_us);
   scalars.set_priority(priority_ == CallPriority::kPrefill ? v1::PRIORITY_PREFILL
@@ -110,7 +125,13 @@ grpc::ByteBuffer GrpcEncodedForward::Message(const Head& head, int row_begin, in
     slices.push_back(TagAndLength(field, part.size()));
     slices.push_back(std::move(part));
   };
-  append(v1::ForwardRequest::kHiddenFieldNumber, hidden_);
+  if (head.form == ActivationForm::kBf16) {
+    append(v1::ForwardRequest::kHiddenFieldNumber, hidden_);
+  } else {
+    const Quantized& quantized = QuantizedAs(head.form);
+    append(v1::ForwardRequest::kHiddenFieldNumber, quantized.codes);
+    append(v1::ForwardRequest::kHiddenScalesFieldNumber, quantized.scales);
+  }
   append(v1::ForwardRequest::kExpertIdsFieldNumber, expert_ids_);
   append(v1::ForwardRequest::kRouterWeightsFieldNumber, router_weights_);
   return grpc::ByteBuffer(slices.data(), slices.size());

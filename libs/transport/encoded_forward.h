@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <mutex>
 #include <string>
 
 #include "absl/types/span.h"
@@ -11,8 +12,9 @@
 
 namespace atelier {
 
-// The tensors of one batch, copied once. Messages to any worker, of any range of rows, share their
-// memory. Immutable, so thread-safe.
+// The tensors of one batch, copied once, and quantised once when a worker takes rows like that.
+// Messages to any worker, of any range of rows, share their memory. Thread-safe: what is sent does
+// not change.
 class GrpcEncodedForward final : public EncodedForward {
  public:
   // What differs between the messages made of one batch.
@@ -20,6 +22,7 @@ class GrpcEncodedForward final : public EncodedForward {
     uint64_t id = 0;
     uint64_t epoch = 0;
     uint64_t timeout_us = 0;
+    ActivationForm form = ActivationForm::kBf16;  // of the rows
   };
 
   explicit GrpcEncodedForward(const ForwardEncoding& encoding);
@@ -46,6 +49,13 @@ class GrpcEncodedForward final : public EncodedForward {
   int64_t row_bytes() const;
 
  private:
+  struct Quantized {
+    std::once_flag once;
+    grpc::Slice codes;   // [T, H]
+    grpc::Slice scales;  // [T, ScalesPerRow]
+  };
+  const Quantized& QuantizedAs(ActivationForm form) const;
+
   const int layer_;
   const int num_tokens_;
   const int hidden_size_;
@@ -56,10 +66,9 @@ class GrpcEncodedForward final : public EncodedForward {
   grpc::Slice hidden_;          // [T, H] bf16
   grpc::Slice expert_ids_;      // [T, k] int32
   grpc::Slice router_weights_;  // [T, k] fp32
+  mutable Quantized quantized_rows_;
+  mutable Quantized quantized_blocks_;
 };
-
-// REQUIRES: kF32 or kBF16.
-v1::DType WireDType(DType dtype);
 
 // A serialised v1.ForwardRequest that cancels request `id`.
 grpc::ByteBuffer CancelMessage(uint64_t id);

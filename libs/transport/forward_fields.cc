@@ -5,9 +5,9 @@
 #include <optional>
 
 #include "absl/strings/str_cat.h"
+#include "libs/base/check.h"
 #include "libs/base/checked_math.h"
 #include "libs/base/status_macros.h"
-#include "proto/atelier/v1/expert.pb.h"
 
 namespace atelier {
 namespace {
@@ -37,9 +37,13 @@ absl::Status CheckScalars(const ForwardFields& m, const ForwardShape& shape) {
   if (m.layer > static_cast<uint32_t>(std::numeric_limits<int32_t>::max())) {
     return absl::InvalidArgumentError(absl::StrCat("layer=", m.layer, " is no layer"));
   }
-  if (m.dtype != v1::DTYPE_BF16) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("dtype=", m.dtype, ": hidden must be DTYPE_BF16 (1)"));
+  const v1::DType quantized = WireDType(shape.quantized_rows);
+  if (m.dtype != v1::DTYPE_BF16 && m.dtype != quantized) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "dtype=", m.dtype, ": hidden must be DTYPE_BF16 (1)",
+        quantized == v1::DTYPE_BF16 ? ""
+                                    : absl::StrCat(" or ", v1::DType_Name(quantized), " (",
+                                                   static_cast<int>(quantized), ")")));
   }
   if (m.priority != v1::PRIORITY_DECODE && m.priority != v1::PRIORITY_PREFILL) {
     return absl::InvalidArgumentError(absl::StrCat("priority=", m.priority, " is neither 0 nor 1"));
@@ -49,10 +53,18 @@ absl::Status CheckScalars(const ForwardFields& m, const ForwardShape& shape) {
 
 absl::Status CheckLengths(const ForwardFields& m, const ForwardShape& shape) {
   const uint64_t tokens = m.num_tokens;
+  const bool bf16 = m.dtype == v1::DTYPE_BF16;
+  const size_t element = bf16 ? sizeof(BFloat16) : sizeof(int8_t);
+  ATELIER_RETURN_IF_ERROR(CheckBytes(
+      "hidden", m.hidden_bytes,
+      absl::StrCat("num_tokens ", tokens, " x hidden_size ", shape.hidden_size, " x ", element),
+      Product(tokens, static_cast<uint64_t>(shape.hidden_size), element)));
+  const size_t scales = bf16 ? 0 : ScalesPerRow(shape.quantized_rows, shape.hidden_size);
   ATELIER_RETURN_IF_ERROR(
-      CheckBytes("hidden", m.hidden_bytes,
-                 absl::StrCat("num_tokens ", tokens, " x hidden_size ", shape.hidden_size, " x 2"),
-                 Product(tokens, static_cast<uint64_t>(shape.hidden_size), sizeof(BFloat16))));
+      CheckBytes("hidden_scales", m.hidden_scales_bytes,
+                 bf16 ? "with rows in DTYPE_BF16 there are none, which"
+                      : absl::StrCat("num_tokens ", tokens, " x ", scales, " per row x 4"),
+                 Product(tokens, scales, sizeof(float))));
   const std::string pairs = absl::StrCat("num_tokens ", tokens, " x top_k ", m.top_k, " x 4");
   ATELIER_RETURN_IF_ERROR(CheckBytes("expert_ids", m.expert_ids_bytes, pairs,
                                      Product(tokens, m.top_k, sizeof(int32_t))));
@@ -75,6 +87,23 @@ absl::StatusOr<DType> OutputDType(const ForwardFields& m) {
 
 }  // namespace
 
+v1::DType WireDType(DType dtype) {
+  ATELIER_CHECK(dtype == DType::kF32 || dtype == DType::kBF16);
+  return dtype == DType::kBF16 ? v1::DTYPE_BF16 : v1::DTYPE_FP32;
+}
+
+v1::DType WireDType(ActivationForm form) {
+  switch (form) {
+    case ActivationForm::kBf16:
+      return v1::DTYPE_BF16;
+    case ActivationForm::kInt8Row:
+      return v1::DTYPE_INT8_ROWS;
+    case ActivationForm::kInt8Blocks:
+      return v1::DTYPE_INT8_BLOCKS;
+  }
+  return v1::DTYPE_UNSPECIFIED;
+}
+
 absl::StatusOr<ForwardRequest> CheckForwardFields(const ForwardFields& fields,
                                                   const ForwardShape& shape) {
   ATELIER_RETURN_IF_ERROR(CheckScalars(fields, shape));
@@ -85,6 +114,10 @@ absl::StatusOr<ForwardRequest> CheckForwardFields(const ForwardFields& fields,
   request.layer = static_cast<int>(fields.layer);
   const int tokens = static_cast<int>(fields.num_tokens);
   request.batch = {tokens, shape.hidden_size, nullptr};
+  if (fields.dtype != v1::DTYPE_BF16) {
+    request.batch.num_quantized = tokens;
+    request.batch.quantized_form = shape.quantized_rows;
+  }
   request.routing = {tokens, static_cast<int>(fields.top_k), nullptr, nullptr};
   request.output_dtype = output_dtype;
   request.priority =

@@ -7,6 +7,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "libs/transport/worker_protocol.h"
+#include "proto/atelier/v1/expert.pb.h"
 
 // What every transport checks of a request that a peer sent, before it touches a tensor.
 
@@ -14,9 +15,10 @@ namespace atelier {
 
 // What a request's shapes are checked against.
 struct ForwardShape {
-  int hidden_size = 0;          // H
-  int num_experts = 0;          // E
-  int max_tokens_per_call = 0;  // T may be 0 … this
+  int hidden_size = 0;                                    // H
+  int num_experts = 0;                                    // E
+  int max_tokens_per_call = 0;                            // T may be 0 … this
+  ActivationForm quantized_rows = ActivationForm::kBf16;  // also taken; kBf16 = none is
 };
 
 // All but the tensors and the digest, as a peer sent it; dtypes and priority by the numbers of
@@ -33,10 +35,15 @@ struct ForwardFields {
   size_t hidden_bytes = 0;
   size_t expert_ids_bytes = 0;
   size_t router_weights_bytes = 0;
+  size_t hidden_scales_bytes = 0;
 };
 
-// The request without its tensors; sizes of batch and routing are set. INVALID_ARGUMENT names the
-// field and the value.
+// REQUIRES: kF32 or kBF16.
+v1::DType WireDType(DType dtype);
+v1::DType WireDType(ActivationForm form);
+
+// The request without its tensors; sizes and form of batch and routing are set. INVALID_ARGUMENT
+// names the field and the value.
 absl::StatusOr<ForwardRequest> CheckForwardFields(const ForwardFields& fields,
                                                   const ForwardShape& shape);
 

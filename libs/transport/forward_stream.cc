@@ -11,8 +11,8 @@ namespace atelier {
 namespace {
 
 int64_t TensorBytes(const v1::ForwardRequest& message) {
-  return static_cast<int64_t>(message.hidden().size() + message.expert_ids().size() +
-                              message.router_weights().size());
+  return static_cast<int64_t>(message.hidden().size() + message.hidden_scales().size() +
+                              message.expert_ids().size() + message.router_weights().size());
 }
 
 int64_t TensorBytes(const v1::ForwardResponse& message) {

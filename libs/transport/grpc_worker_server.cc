@@ -123,10 +123,10 @@ absl::StatusOr<std::unique_ptr<WorkerServer>> WorkerServer::Start(
   ATELIER_RETURN_IF_ERROR(ValidateOptions(options));
   ATELIER_RETURN_IF_ERROR(CheckFiles(options.security));
   ATELIER_ASSIGN_OR_RETURN(const std::vector<Endpoint> endpoints, ParseListen(options.listen));
-  const ForwardServing serving{
-      handler, clock,
-      ForwardShape{options.hidden_size, options.num_experts, options.max_tokens_per_call},
-      options.default_timeout, options.max_message_bytes};
+  const ForwardServing serving{handler, clock,
+                               ForwardShape{options.hidden_size, options.num_experts,
+                                            options.max_tokens_per_call, options.quantized_rows},
+                               options.default_timeout, options.max_message_bytes};
   auto server = std::make_unique<GrpcWorkerServer>(serving, logger);
   ATELIER_RETURN_IF_ERROR(server->Listen(endpoints, options));
   return server;

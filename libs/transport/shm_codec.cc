@@ -9,7 +9,6 @@
 #include "libs/base/checked_math.h"
 #include "libs/base/status_macros.h"
 #include "libs/transport/status_codes.h"
-#include "proto/atelier/v1/expert.pb.h"
 
 namespace atelier {
 namespace {
@@ -65,7 +64,8 @@ ForwardFields FieldsOf(const ShmRequestHeader& h) {
           h.priority,
           static_cast<size_t>(h.hidden_bytes),
           static_cast<size_t>(h.expert_ids_bytes),
-          static_cast<size_t>(h.router_weights_bytes)};
+          static_cast<size_t>(h.router_weights_bytes),
+          0};
 }
 
 }  // namespace

@@ -45,12 +45,26 @@ struct Batch {
     encoding.routing = {tokens, k, ids.data(), weights.data()};
     return encoding;
   }
-  // What `worker` answers to it, without a wire between.
-  ForwardReply Expected(int layer, const WorkerDescription& worker) const {
+  // What `worker` answers to it, without a wire between, given rows in `form`.
+  ForwardReply Expected(int layer, const WorkerDescription& worker,
+                        ActivationForm form = ActivationForm::kBf16) const {
     ForwardRequest request;
     request.layer = layer;
     request.batch = {tokens, hidden, rows.data()};
     request.routing = {tokens, k, ids.data(), weights.data()};
+    if (form == ActivationForm::kBf16) return FakeWorker::Compute(worker, request);
+    const size_t num_scales = ScalesPerRow(form, hidden);
+    std::vector<int8_t> codes(rows.size());
+    std::vector<float> scales(static_cast<size_t>(tokens) * num_scales);
+    for (size_t t = 0; t < static_cast<size_t>(tokens); ++t) {
+      const size_t at = t * static_cast<size_t>(hidden);
+      QuantizeRow(form, rows.data() + at, hidden, codes.data() + at,
+                  scales.data() + t * num_scales);
+    }
+    request.batch.num_quantized = tokens;
+    request.batch.quantized_form = form;
+    request.batch.codes = codes.data();
+    request.batch.scales = scales.data();
     return FakeWorker::Compute(worker, request);
   }
 
@@ -240,6 +254,29 @@ TEST_P(ConnectionTest, SendsOnlyTheRowsAskedFor) {
   ATELIER_ASSERT_OK(call.Await().status);
   EXPECT_EQ(call.Await().sums[0].data.size(), 2u * 16u * 2u);
   EXPECT_EQ(worker_.tokens(), 2);
+}
+
+// On one host they stay bf16 whatever the worker takes: there a copy costs less than the codes.
+TEST_P(ConnectionTest, RowsGoQuantisedOverTcpToAWorkerThatTakesThemSo) {
+  for (const ActivationForm form : {ActivationForm::kInt8Row, ActivationForm::kInt8Blocks}) {
+    connection_ = nullptr;
+    WorkerDescription description = FakeDescription();
+    description.hidden_size = 300;
+    description.quantized_rows = form;
+    worker_.SetDescription(description);
+    StartServer(ListenAddress());
+    Connect();
+    const Batch batch(9, 300, 2, 8);
+    Call call(*connection_, batch.Encoding(1));
+    const ForwardReply& reply = call.Await();
+    ATELIER_ASSERT_OK(reply.status);
+    const bool over_tcp = GetParam() == Wire::kTcp || GetParam() == Wire::kTls;
+    const ActivationForm sent = over_tcp ? form : ActivationForm::kBf16;
+    EXPECT_EQ(worker_.last_form(), sent);
+    const ForwardReply want = batch.Expected(1, description, sent);
+    ASSERT_EQ(reply.sums.size(), 1u);
+    EXPECT_EQ(reply.sums[0].data, want.sums[0].data);
+  }
 }
 
 TEST_P(ConnectionTest, ManyInFlightAreMatchedWhateverTheOrderOfAnswers) {

@@ -41,6 +41,8 @@ struct WorkerDescription {
   int intermediate_size = 0;
   std::vector<ShardSpec> shards;
   WorkerLimits limits;
+  // The int8 form in which all its products take rows, so that they may come in it; kBf16 = none.
+  ActivationForm quantized_rows = ActivationForm::kBf16;
 };
 
 // One layer's rows, decoded and validated against the wire's own rules (lengths agree with T, k,

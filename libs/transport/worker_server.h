@@ -19,6 +19,7 @@ struct WorkerServerOptions {
   int64_t max_message_bytes = int64_t{256} << 20;
   int hidden_size = 0;  // for checking payload lengths before the handler sees them
   int num_experts = 0;
+  ActivationForm quantized_rows = ActivationForm::kBf16;  // as in WorkerDescription
   int max_tokens_per_call = 8192;
   ServerSecurity security;                             // of the TCP addresses
   absl::Duration default_timeout = absl::Seconds(60);  // of requests that bring no deadline

@@ -25,30 +25,62 @@ void CopyRouting(const Routing& from, int wide_k, int32_t* ids, float* weights) 
 
 }  // namespace
 
-LayerBatch BatchMerger::Merge(const std::vector<QueuedCall>& calls) {
+LayerBatch BatchMerger::Merge(std::vector<QueuedCall>& calls) {
   ATELIER_CHECK(!calls.empty());
   const ForwardRequest& first = calls.front().request;
-  LayerBatch merged{first.layer, first.batch, first.routing};
-  if (calls.size() == 1) return merged;
+  if (calls.size() == 1) return {first.layer, first.batch, first.routing};
+  std::stable_partition(calls.begin(), calls.end(), [](const QueuedCall& call) {
+    return call.request.batch.num_quantized == 0;
+  });
+  return {first.layer, MergeRows(calls), MergeRouting(calls)};
+}
+
+TokenBatch BatchMerger::MergeRows(const std::vector<QueuedCall>& calls) {
+  TokenBatch merged;
+  merged.hidden_size = calls.front().request.batch.hidden_size;
+  merged.quantized_form = calls.back().request.batch.quantized_form;
+  for (const QueuedCall& call : calls) {
+    merged.num_tokens += call.request.batch.num_tokens;
+    merged.num_quantized += call.request.batch.num_quantized;
+  }
+  const auto hidden = static_cast<size_t>(merged.hidden_size);
+  const auto quantized = static_cast<size_t>(merged.num_quantized);
+  const size_t num_scales =
+      quantized == 0 ? 0 : ScalesPerRow(merged.quantized_form, merged.hidden_size);
+  const size_t bf16 = static_cast<size_t>(merged.num_tokens) - quantized;
+  auto* rows = reinterpret_cast<BFloat16*>(rows_.Reserve(bf16 * hidden * sizeof(BFloat16)));
+  int8_t* codes = codes_.Reserve(quantized * hidden);
+  float* scales = scales_.Reserve(quantized * num_scales);
+  merged.rows = rows;
+  merged.codes = codes;
+  merged.scales = scales;
+  for (const QueuedCall& call : calls) {
+    const TokenBatch& batch = call.request.batch;
+    const auto count = static_cast<size_t>(batch.num_tokens);
+    if (batch.num_quantized == 0) {
+      rows = std::copy_n(batch.rows, count * hidden, rows);
+    } else {
+      codes = std::copy_n(batch.codes, count * hidden, codes);
+      scales = std::copy_n(batch.scales, count * num_scales, scales);
+    }
+  }
+  return merged;
+}
+
+Routing BatchMerger::MergeRouting(const std::vector<QueuedCall>& calls) {
   int num_tokens = 0;
   int top_k = 0;
   for (const QueuedCall& call : calls) {
     num_tokens += call.request.batch.num_tokens;
     top_k = std::max(top_k, call.request.routing.top_k);
   }
-  const auto hidden = static_cast<size_t>(first.batch.hidden_size);
   const auto routes = static_cast<size_t>(num_tokens) * static_cast<size_t>(top_k);
-  auto* rows = reinterpret_cast<BFloat16*>(
-      rows_.Reserve(static_cast<size_t>(num_tokens) * hidden * sizeof(BFloat16)));
   int32_t* ids = expert_ids_.Reserve(routes);
   float* weights = weights_.Reserve(routes);
-  merged.tokens = {num_tokens, first.batch.hidden_size, rows};
-  merged.routing = {num_tokens, top_k, ids, weights};
+  const Routing merged{num_tokens, top_k, ids, weights};
   for (const QueuedCall& call : calls) {
     const auto count = static_cast<size_t>(call.request.batch.num_tokens);
-    std::copy_n(call.request.batch.rows, count * hidden, rows);
     CopyRouting(call.request.routing, top_k, ids, weights);
-    rows += count * hidden;
     ids += count * static_cast<size_t>(top_k);
     weights += count * static_cast<size_t>(top_k);
   }

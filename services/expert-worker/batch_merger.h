@@ -12,12 +12,18 @@ namespace atelier {
 // without a copy. Owns the memory of the merged batch, which it reuses; not thread-safe.
 class BatchMerger {
  public:
-  // Valid until the next call of Merge, and while `calls` live. REQUIRES: at least one call; all of
-  // one layer and hidden size.
-  LayerBatch Merge(const std::vector<QueuedCall>& calls);
+  // In the order of `calls`, which is changed: those with quantised rows go last. Valid until the
+  // next call of Merge, and while `calls` live. REQUIRES: at least one call; all of one layer and
+  // hidden size, quantised rows of one form.
+  LayerBatch Merge(std::vector<QueuedCall>& calls);
 
  private:
+  TokenBatch MergeRows(const std::vector<QueuedCall>& calls);
+  Routing MergeRouting(const std::vector<QueuedCall>& calls);
+
   AlignedBuffer<uint8_t> rows_;  // of BFloat16
+  AlignedBuffer<int8_t> codes_;
+  AlignedBuffer<float> scales_;
   AlignedBuffer<int32_t> expert_ids_;
   AlignedBuffer<float> weights_;
 };

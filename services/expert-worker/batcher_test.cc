@@ -173,6 +173,67 @@ TEST_F(BatcherTest, MergerLaysRowsOneAfterTheOtherAndPadsRouting) {
   }
 }
 
+// The same call as a frontend sends it whose rows are quantised before: codes of 127, scales as the
+// rows.
+QueuedCall Quantized(QueuedCall call) {
+  struct Data {
+    std::vector<int8_t> codes;
+    std::vector<float> scales;
+    std::shared_ptr<const void> rest;
+  };
+  auto data = std::make_shared<Data>();
+  TokenBatch& batch = call.request.batch;
+  const auto count = static_cast<size_t>(batch.num_tokens);
+  data->codes.assign(count * static_cast<size_t>(batch.hidden_size), 127);
+  for (size_t row = 0; row < count; ++row) {
+    data->scales.push_back(ToFloat(batch.rows[row * static_cast<size_t>(batch.hidden_size)]));
+  }
+  data->rest = call.request.owner;
+  batch.rows = nullptr;
+  batch.num_quantized = batch.num_tokens;
+  batch.quantized_form = ActivationForm::kInt8Row;
+  batch.codes = data->codes.data();
+  batch.scales = data->scales.data();
+  call.request.owner = std::move(data);
+  return call;
+}
+
+TEST_F(BatcherTest, MergerPutsQuantisedRowsLastAndSaysSo) {
+  std::vector<QueuedCall> calls;
+  calls.push_back(Quantized(Call({.id = 10, .num_tokens = 2, .top_k = 1})));
+  calls.push_back(Call({.id = 20, .num_tokens = 1, .top_k = 3}));
+  calls.push_back(Quantized(Call({.id = 30, .num_tokens = 1, .top_k = 2})));
+  calls.push_back(Call({.id = 40, .num_tokens = 2, .top_k = 1}));
+  BatchMerger merger;
+  const LayerBatch batch = merger.Merge(calls);
+  std::vector<uint64_t> ids;
+  for (const QueuedCall& call : calls) ids.push_back(call.request.id);
+  EXPECT_THAT(ids, ElementsAre(20, 40, 10, 30));
+  ASSERT_EQ(batch.tokens.num_tokens, 6);
+  ASSERT_EQ(batch.tokens.num_quantized, 3);
+  EXPECT_EQ(batch.tokens.quantized_form, ActivationForm::kInt8Row);
+  std::vector<float> first_column;
+  for (int row = 0; row < 3; ++row) first_column.push_back(ToFloat(batch.tokens.rows[row * 2]));
+  EXPECT_THAT(first_column, ElementsAre(20, 40, 41));
+  EXPECT_THAT(std::vector<float>(batch.tokens.scales, batch.tokens.scales + 3),
+              ElementsAre(10, 11, 30));
+  EXPECT_THAT(std::vector<int>(batch.tokens.codes, batch.tokens.codes + 6), ::testing::Each(127));
+  EXPECT_THAT(std::vector<int32_t>(batch.routing.expert_ids, batch.routing.expert_ids + 18),
+              ElementsAre(0, 1, 2, 0, -1, -1, 1, -1, -1, 0, -1, -1, 1, -1, -1, 0, 1, -1));
+}
+
+TEST_F(BatcherTest, MergerOfQuantisedCallsAloneHasNoOtherRows) {
+  std::vector<QueuedCall> calls;
+  calls.push_back(Quantized(Call({.id = 10, .num_tokens = 2})));
+  calls.push_back(Quantized(Call({.id = 30, .num_tokens = 1})));
+  BatchMerger merger;
+  const LayerBatch batch = merger.Merge(calls);
+  EXPECT_EQ(batch.tokens.num_tokens, 3);
+  EXPECT_EQ(batch.tokens.num_quantized, 3);
+  EXPECT_THAT(std::vector<float>(batch.tokens.scales, batch.tokens.scales + 3),
+              ElementsAre(10, 11, 30));
+}
+
 TEST_F(BatcherTest, SumsAreEncodedByRowsAndType) {
   const std::vector<float> sums = {1, 2, 3, 4, 5, 6.03125f};
   const std::string fp32 = EncodeSums(sums.data(), 1, 2, 2, DType::kF32);

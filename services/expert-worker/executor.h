@@ -23,7 +23,7 @@ class Executor {
   // Describe), overwritten, zero rows where a token has no expert here. Experts are added in
   // ascending id, so a row's bits do not depend on batch or threads. Returns the number of rows
   // with a NaN or an infinity in any shard. REQUIRES: the batch was validated (layer held, ids <
-  // num_experts).
+  // num_experts); rows that are quantised are so in the form of every gate and up of the layer.
   virtual int Forward(const LayerBatch& batch, const std::vector<float*>& out) = 0;
 };
 

@@ -187,5 +187,69 @@ TEST(Executor, KeepsTokensThatAreNotFiniteApartInEveryForm) {
   }
 }
 
+// The last rows of a batch as a frontend quantises them.
+class QuantizedBatch {
+ public:
+  QuantizedBatch(const TestBatch& batch, ActivationForm form, int num_quantized)
+      : view_(batch.view()) {
+    const auto hidden = static_cast<size_t>(batch.hidden);
+    const auto count = static_cast<size_t>(num_quantized);
+    const size_t first = static_cast<size_t>(batch.num_tokens()) - count;
+    const size_t num_scales = ScalesPerRow(form, batch.hidden);
+    codes_.resize(count * hidden);
+    scales_.resize(count * num_scales);
+    for (size_t i = 0; i < count; ++i) {
+      QuantizeRow(form, batch.rows.data() + (first + i) * hidden, batch.hidden,
+                  codes_.data() + i * hidden, scales_.data() + i * num_scales);
+    }
+    // So that a row that is read in the wrong form is another.
+    rows_.assign(batch.rows.begin(), batch.rows.begin() + static_cast<int64_t>(first * hidden));
+    TokenBatch& tokens = view_.tokens;
+    tokens.rows = rows_.data();
+    tokens.num_quantized = num_quantized;
+    tokens.quantized_form = form;
+    tokens.codes = codes_.data();
+    tokens.scales = scales_.data();
+  }
+  const LayerBatch& view() const { return view_; }
+
+ private:
+  LayerBatch view_;
+  std::vector<BFloat16> rows_;
+  std::vector<int8_t> codes_;
+  std::vector<float> scales_;
+};
+
+TEST(Executor, ComputesTheSameBitsFromRowsThatWereQuantisedElsewhere) {
+  const KernelTable kernels = KernelTable::Select(CpuFeatures::Detect(), CpuIsa::kAuto).value();
+  TestArena arena(3);
+  int methods_tried = 0;
+  for (const Method method : AllMethods()) {
+    const ActivationForm form = ActivationFormOf(method);
+    if (form == ActivationForm::kBf16) continue;
+    SCOPED_TRACE(MethodName(method));
+    ++methods_tried;
+    const MixedStore store({method, method, Method::kBF16}, {method, method, method});
+    const std::unique_ptr<Executor> executor = CreateExecutor(store, kernels, arena);
+    for (const int num_tokens : {1, 3, 70}) {
+      TestBatch batch = kTestLayer.RandomBatch(num_tokens, 3, 31);
+      batch.ids[0] = 1;
+      // The first and the last, so that both a row of bf16 and a quantised one are not finite.
+      batch.rows[kHidden - 1].bits = 0x7fc0;
+      batch.rows[static_cast<size_t>((num_tokens - 1) * kHidden)].bits = 0xff80;
+      const ForwardResult want = testing::RunForward(*executor, 1, batch);
+      EXPECT_GT(want.num_not_finite, 0);
+      for (const int num_quantized : {1, (num_tokens + 1) / 2, num_tokens}) {
+        SCOPED_TRACE(::testing::Message() << num_quantized << " of " << num_tokens);
+        const QuantizedBatch quantized(batch, form, num_quantized);
+        const ForwardResult got = testing::RunForward(*executor, 1, quantized.view());
+        EXPECT_EQ(got.num_not_finite, want.num_not_finite);
+        ASSERT_NO_FATAL_FAILURE(testing::ExpectSameBits(want.shards[0], got.shards[0], kHidden));
+      }
+    }
+  }
+  EXPECT_EQ(methods_tried, 20);
+}
+
 }  // namespace
 }  // namespace atelier

@@ -140,6 +140,16 @@ std::set<Method> UsedMethods(const ModelConfig& config, const LayerMethods& meth
   return used;
 }
 
+ActivationForm CommonInt8Form(const ModelConfig& config, const LayerMethods& methods) {
+  std::set<ActivationForm> forms;
+  for (const int layer : MoeLayers(config)) {
+    const ExpertMethods& used = methods[static_cast<size_t>(layer)];
+    forms.insert(ActivationFormOf(used.gate));
+    forms.insert(ActivationFormOf(used.up));
+  }
+  return forms.size() == 1 ? *forms.begin() : ActivationForm::kBf16;
+}
+
 std::string MethodNames(const ModelConfig& config, const LayerMethods& methods) {
   const auto name_of = [](std::string* out, Method method) {
     out->append(std::string(MethodName(method)));

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "libs/model/activation_form.h"
 #include "libs/model/dtype.h"
 #include "libs/model/model_config.h"
 #include "libs/model/shard.h"
@@ -27,6 +28,10 @@ LayerMethods UniformMethods(const ModelConfig& config, Method method);
 // Every method that experts of the model are kept in; as text, "BF16", "Q4_K+Q6_K".
 std::set<Method> UsedMethods(const ModelConfig& config, const LayerMethods& methods);
 std::string MethodNames(const ModelConfig& config, const LayerMethods& methods);
+
+// The int8 form in which every expert of the model multiplies its rows with gate and up; kBf16 when
+// there is none.
+ActivationForm CommonInt8Form(const ModelConfig& config, const LayerMethods& methods);
 
 // What one shard takes of a model, before anything is allocated.
 struct ShardPlan {

@@ -2,12 +2,16 @@
 
 #include <cstring>
 
+#include "libs/base/check.h"
+
 namespace atelier {
 
 void TokenRows::Start(Method method, const LayerBatch& batch, size_t num_routed_rows) {
   used_ = true;
   method_ = method;
-  scaled_ = ActivationFormOf(method) == ActivationForm::kInt8Row;
+  const ActivationForm form = ActivationFormOf(method);
+  ATELIER_CHECK(batch.tokens.num_quantized == 0 || batch.tokens.quantized_form == form);
+  scaled_ = form == ActivationForm::kInt8Row;
   stride_ = ActivationRowBytes(method, batch.tokens.hidden_size);
   const auto num_tokens = static_cast<size_t>(batch.tokens.num_tokens);
   tokens_.Reserve(num_tokens * stride_);
@@ -19,16 +23,29 @@ void TokenRows::Start(Method method, const LayerBatch& batch, size_t num_routed_
 
 void TokenRows::Prepare(const LayerBatch& batch, const std::vector<int32_t>& route_rows,
                         size_t begin, size_t end) {
-  const auto hidden = static_cast<size_t>(batch.tokens.hidden_size);
   const auto top_k = static_cast<size_t>(batch.routing.top_k);
   const size_t shard_routes = static_cast<size_t>(batch.routing.num_tokens) * top_k;
   for (size_t token = begin; token < end; ++token) {
-    PrepareRows(method_, batch.tokens.rows + token * hidden, hidden, 1, batch.tokens.hidden_size,
-                tokens_.data() + token * stride_, scaled_ ? token_scales_.data() + token : nullptr);
+    PrepareToken(batch.tokens, token);
     for (size_t route = token * top_k; route < route_rows.size(); route += shard_routes) {
       Copy(token, route_rows.data() + route, top_k);
     }
   }
+}
+
+void TokenRows::PrepareToken(const TokenBatch& tokens, size_t token) {
+  const auto hidden = static_cast<size_t>(tokens.hidden_size);
+  uint8_t* const data = tokens_.data() + token * stride_;
+  float* const scale = scaled_ ? token_scales_.data() + token : nullptr;
+  const auto num_bf16 = static_cast<size_t>(tokens.num_tokens - tokens.num_quantized);
+  if (token < num_bf16) {
+    PrepareRows(method_, tokens.rows + token * hidden, hidden, 1, tokens.hidden_size, data, scale);
+    return;
+  }
+  const size_t row = token - num_bf16;
+  PlaceQuantizedRow(method_, tokens.codes + row * hidden,
+                    tokens.scales + row * ScalesPerRow(tokens.quantized_form, tokens.hidden_size),
+                    tokens.hidden_size, data, scale);
 }
 
 void TokenRows::Copy(size_t token, const int32_t* rows, size_t num_rows) {

@@ -27,6 +27,7 @@ class TokenRows {
   ActivationRows RowsOf(const BatchPlan& plan, const RowUnit& unit) const;
 
  private:
+  void PrepareToken(const TokenBatch& tokens, size_t token);
   void Copy(size_t token, const int32_t* rows, size_t num_rows);
 
   bool used_ = false;

@@ -166,6 +166,7 @@ absl::StatusOr<WorkerService::Served> Worker::DescribeServed() const {
   description.model_type = config.model_type;
   description.method = MethodNames(config, methods_);
   description.isa = kernels_->isa((*planned)[0].methods[0].gate);
+  description.quantized_rows = CommonInt8Form(config, methods_);
   description.hidden_size = config.hidden_size;
   description.num_experts = config.moe.num_experts;
   description.top_k = config.moe.top_k;
@@ -187,6 +188,7 @@ absl::Status Worker::OpenPorts() {
   serving.max_message_bytes = options_.max_message_bytes;
   serving.hidden_size = served.description.hidden_size;
   serving.num_experts = served.description.num_experts;
+  serving.quantized_rows = served.description.quantized_rows;
   serving.max_tokens_per_call = options_.max_tokens_per_call;
   serving.default_timeout = options_.default_timeout;
   serving.security = options_.security;

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <random>
 #include <string>
 #include <utility>
 #include <vector>
@@ -58,18 +59,29 @@ class WorkerClient {
     return connection_->Forward(EncodeForward(rows.encoding), clock_.Now() + absl::Minutes(2),
                                 std::move(done));
   }
-  ForwardReply Call(int num_tokens) {
+  ForwardReply Call(int num_tokens) { return Await(Rows(num_tokens)); }
+  // Rows with another value in each element.
+  ForwardReply CallRandom(int num_tokens) {
+    Rows rows(num_tokens);
+    std::minstd_rand random(static_cast<uint32_t>(num_tokens));
+    std::uniform_real_distribution<float> uniform(-2.0f, 2.0f);
+    for (BFloat16& value : rows.values) value = ToBFloat16(uniform(random));
+    return Await(rows);
+  }
+
+ private:
+  ForwardReply Await(const Rows& rows) {
     absl::Notification done;
     ForwardReply reply;
-    const auto call = Send(num_tokens, [&](ForwardReply answer) {
-      reply = std::move(answer);
-      done.Notify();
-    });
+    const auto call = connection_->Forward(
+        EncodeForward(rows.encoding), clock_.Now() + absl::Minutes(2), [&](ForwardReply answer) {
+          reply = std::move(answer);
+          done.Notify();
+        });
     done.WaitForNotification();
     return reply;
   }
 
- private:
   SystemClock clock_;
   Logger logger_{Severity::kError};
   absl::Mutex mutex_;

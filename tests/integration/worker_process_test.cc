@@ -114,6 +114,34 @@ TEST_F(WorkerProcessTest, ServesOverTcpAndUnixSocketUntilTerminated) {
   EXPECT_THAT(worker_->Log(), HasSubstr("worker_drained"));
 }
 
+// Shared memory carries bf16, TCP int8 where the worker multiplies that.
+TEST_F(WorkerProcessTest, AnswersTheSameBitsInWhateverFormRowsCome) {
+  for (const auto& [method, form] :
+       std::vector<std::pair<std::string, ActivationForm>>{{"int8", ActivationForm::kInt8Row},
+                                                           {"mxfp4", ActivationForm::kInt8Blocks},
+                                                           {"bf16", ActivationForm::kBf16}}) {
+    SCOPED_TRACE(method);
+    ready_.clear();
+    std::filesystem::remove(dir_.File("ready"));
+    const std::string shm = dir_.File("shm.sock");
+    Serve({"--listen=127.0.0.1:0", "--shm-listen=" + shm, "--method=" + method});
+    testing::WorkerClient as_bf16("shm:" + shm), over_tcp(ready_["listen"]);
+    EXPECT_EQ(over_tcp.WaitForDescription().quantized_rows, form);
+    as_bf16.WaitForDescription();
+    for (const int num_tokens : {1, 5, 70}) {
+      const ForwardReply want = as_bf16.CallRandom(num_tokens),
+                         got = over_tcp.CallRandom(num_tokens);
+      ATELIER_ASSERT_OK(want.status);
+      ATELIER_ASSERT_OK(got.status);
+      ASSERT_EQ(want.sums.size(), 1u);
+      ASSERT_EQ(got.sums.size(), 1u);
+      EXPECT_EQ(want.sums[0].data, got.sums[0].data);
+    }
+    worker_->Signal(SIGTERM);
+    EXPECT_EQ(worker_->Wait(), 0) << worker_->Log();
+  }
+}
+
 TEST_F(WorkerProcessTest, HoldsWhatThePlacementGivesItAndNothingElse) {
   const std::string path = dir_.File("placement.json");
   PlacementFile placement;

@@ -1,4 +1,4 @@
-#include "libs/kernels/int8_codes.h"
+#include "libs/model/int8_codes.h"
 
 #include <bit>
 #include <cstring>
