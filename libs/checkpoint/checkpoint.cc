@@ -14,6 +14,7 @@
 #include "libs/base/status_macros.h"
 #include "libs/checkpoint/fetch_journal.h"
 #include "libs/checkpoint/gguf_checkpoint.h"
+#include "libs/checkpoint/ignored_modules.h"
 #include "libs/checkpoint/mapped_checkpoint.h"
 #include "libs/checkpoint/mapped_file.h"
 #include "libs/checkpoint/quoted_name.h"
@@ -106,13 +107,16 @@ absl::Status CheckShardsExist(const std::string& directory, const ShardIndex& in
                    missing.size(), " of ", index.files.size(), " files are)"));
 }
 
-absl::Status AddTensors(SafetensorsHeader header, size_t shard, MappedContents& contents) {
+absl::Status AddTensors(SafetensorsHeader header, size_t shard, const IgnoredModules& ignored,
+                        MappedContents& contents) {
   if (contents.entries.size() + header.tensors.size() > kMaxTensors) {
     return absl::InvalidArgumentError(
         absl::StrCat(contents.directory, " has more than ", kMaxTensors, " tensors"));
   }
   contents.entries.reserve(contents.entries.size() + header.tensors.size());
   for (HeaderTensor& tensor : header.tensors) {
+    ATELIER_RETURN_IF_ERROR(InDirectory(
+        ignored.Check(tensor.name, tensor.dtype, contents.shards[shard].file), contents.directory));
     MappedContents::Entry entry;
     entry.shard = shard;
     entry.dtype = tensor.dtype;
@@ -127,6 +131,8 @@ absl::Status AddTensors(SafetensorsHeader header, size_t shard, MappedContents& 
 // Maps every shard and enters its tensors. Returns the files' digests.
 absl::StatusOr<std::vector<std::string>> ReadShards(const std::vector<std::string>& files,
                                                     MappedContents& contents) {
+  ATELIER_ASSIGN_OR_RETURN(const IgnoredModules ignored,
+                           IgnoredModules::Create(contents.config.quantization));
   std::vector<std::string> digests;
   for (const std::string& file : files) {
     ATELIER_ASSIGN_OR_RETURN(MappedFile mapping,
@@ -142,7 +148,8 @@ absl::StatusOr<std::vector<std::string>> ReadShards(const std::vector<std::strin
     if (!usable.ok()) return InDirectory(usable, contents.directory);
     digests.push_back(FileDigest(mapping.bytes(), header->data_begin));
     contents.shards.push_back({file, std::move(mapping), header->data_begin, std::move(fetched)});
-    ATELIER_RETURN_IF_ERROR(AddTensors(*std::move(header), contents.shards.size() - 1, contents));
+    ATELIER_RETURN_IF_ERROR(
+        AddTensors(*std::move(header), contents.shards.size() - 1, ignored, contents));
   }
   return digests;
 }

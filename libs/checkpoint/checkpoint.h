@@ -95,11 +95,8 @@ class Checkpoint {
 enum class Role { kFrontend, kWorker, kAll };  // all but routed experts; routed experts only; both
 absl::Status VerifyTensors(const Checkpoint& checkpoint, Role role);
 
-// RequireFetched of every tensor of FrontendTensors. REQUIRES: VerifyTensors of its role is OK.
-absl::Status RequireFrontendFetched(const Checkpoint& checkpoint);
-
-// A matrix [rows, columns] of an expert: floats, or published codes and scales.
-struct ExpertMatrix {
+// A matrix [rows, columns] as published: floats, or codes and scales.
+struct PublishedMatrix {
   // The floats, shape [rows, columns], dtype BF16, F16 or F32. Where `quant` is set: the tensor of
   // the codes as it lies in the file, for messages.
   TensorView tensor;
@@ -109,11 +106,23 @@ struct ExpertMatrix {
   std::vector<MatrixBytes> bytes = {};
 };
 
+// The matrix that the checkpoint has under `name` ("….q_proj.weight"): floats or GGUF blocks, or
+// what stands in their place where the checkpoint quantises them. Errors as RequireReadable's and
+// FindQuantMatrix's (quant_matrix.h).
+absl::StatusOr<PublishedMatrix> FindMatrix(const Checkpoint& checkpoint, const std::string& name,
+                                           int rows, int columns);
+
+// The bytes of everything that a frontend reads: all but the routed experts. Errors as
+// VerifyTensors' of its role.
+absl::StatusOr<std::vector<absl::Span<const uint8_t>>> FrontendBytes(const Checkpoint& checkpoint);
+// RequireFetched of them.
+absl::Status RequireFrontendFetched(const Checkpoint& checkpoint);
+
 // The three matrices of one routed expert: gate and up [I, H], down [H, I].
 struct ExpertTensors {
-  ExpertMatrix gate;
-  ExpertMatrix up;
-  ExpertMatrix down;
+  PublishedMatrix gate;
+  PublishedMatrix up;
+  PublishedMatrix down;
 };
 absl::StatusOr<ExpertTensors> FindExpert(const Checkpoint& checkpoint, int layer, int expert);
 

@@ -1,10 +1,8 @@
 #include "libs/checkpoint/gguf_source.h"
 
-#include <bit>
 #include <cstring>
 
 #include "libs/base/check.h"
-#include "libs/base/float16.h"
 
 namespace atelier {
 namespace {
@@ -180,84 +178,6 @@ void Unpack(Method method, const uint8_t* block, size_t j, QuantBlock& out) {
   }
 }
 
-constexpr float kIq4Nl[16] = {-127, -104, -83, -65, -49, -35, -22, -10,
-                              1,    13,   25,  38,  53,  69,  89,  113};
-// Twice the E2M1 values; the zero of both signs is +0.
-constexpr float kTwiceFp4[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
-
-float Sub(uint8_t bits) { return static_cast<float>(static_cast<int8_t>(bits)); }
-
-// 2^(exponent - 128), of which the smallest two are subnormal.
-float HalfPower(uint8_t exponent) {
-  const uint32_t bits = exponent < 2 ? 0x00200000u << exponent : (exponent - 1u) << 23;
-  return std::bit_cast<float>(bits);
-}
-
-int GroupOf(Method method) {
-  return method == Method::kQ2_K || method == Method::kQ3_K || method == Method::kQ6_K ? 16 : 32;
-}
-
-float ScaleOf(Method method, const QuantBlock& block, int g) {
-  switch (method) {
-    case Method::kMXFP4:
-      return HalfPower(block.exponents[g]);
-    case Method::kQ2_K:
-    case Method::kQ4_K:
-    case Method::kQ5_K:
-      return Float16ToFloat(block.super) * static_cast<float>(block.sub_scales[g]);
-    case Method::kQ3_K:
-    case Method::kQ6_K:
-    case Method::kIQ4_XS:
-      return Float16ToFloat(block.super) * Sub(block.sub_scales[g]);
-    default:
-      return Float16ToFloat(block.half_scales[g]);
-  }
-}
-
-bool HasMin(Method method) {
-  switch (method) {
-    case Method::kQ4_1:
-    case Method::kQ5_1:
-    case Method::kQ2_K:
-    case Method::kQ4_K:
-    case Method::kQ5_K:
-      return true;
-    default:
-      return false;
-  }
-}
-
-// To be added.
-float MinOf(Method method, const QuantBlock& block, int g) {
-  if (method == Method::kQ4_1 || method == Method::kQ5_1) {
-    return Float16ToFloat(block.half_mins[g]);
-  }
-  return -(Float16ToFloat(block.super_min) * static_cast<float>(block.sub_mins[g]));
-}
-
-int ZeroOf(Method method) {
-  switch (method) {
-    case Method::kQ4_0:
-      return 8;
-    case Method::kQ5_0:
-      return 16;
-    case Method::kQ8_0:
-      return 128;
-    case Method::kQ3_K:
-      return 4;
-    case Method::kQ6_K:
-      return 32;
-    default:
-      return 0;
-  }
-}
-
-float ValueOf(Method method, int zero, uint8_t code) {
-  if (method == Method::kMXFP4) return kTwiceFp4[code];
-  if (method == Method::kIQ4_NL || method == Method::kIQ4_XS) return kIq4Nl[code];
-  return static_cast<float>(code - zero);
-}
-
 }  // namespace
 
 void GgufSource::Read(int row, int column, int count, QuantBlock& out) const {
@@ -265,19 +185,6 @@ void GgufSource::Read(int row, int column, int count, QuantBlock& out) const {
   const size_t blocks = static_cast<size_t>(count) / type_.elements;
   const uint8_t* at = data_ + static_cast<size_t>(row) * row_bytes_ + first * type_.bytes;
   for (size_t j = 0; j < blocks; ++j, at += type_.bytes) Unpack(*type_.method, at, j, out);
-}
-
-void DequantizeBlock(Method method, const QuantBlock& block, int count, float* out) {
-  const int group = GroupOf(method), zero = ZeroOf(method);
-  const bool has_min = HasMin(method);
-  for (int g = 0; g * group < count; ++g) {
-    const float scale = ScaleOf(method, block, g);
-    const float min = has_min ? MinOf(method, block, g) : 0.0f;
-    for (int e = g * group; e < (g + 1) * group; ++e) {
-      const float product = scale * ValueOf(method, zero, block.codes[e]);
-      out[e] = has_min ? product + min : product;  // adding +0 would turn -0 into +0
-    }
-  }
 }
 
 }  // namespace atelier

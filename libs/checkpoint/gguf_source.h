@@ -24,9 +24,4 @@ class GgufSource final : public QuantSource {
   const size_t row_bytes_;
 };
 
-// What the first `count` codes of `block` stand for, in fp32 and in the order of operations of the
-// format's reference: scale * code, then - or + min, each rounded. REQUIRES: a GGUF block method or
-// MXFP4; count whole groups.
-void DequantizeBlock(Method method, const QuantBlock& block, int count, float* out);
-
 }  // namespace atelier

@@ -9,6 +9,7 @@
 #include "gtest/gtest.h"
 #include "libs/checkpoint/gguf_set.h"
 #include "libs/checkpoint/tensor_floats.h"
+#include "libs/model/dequantize.h"
 #include "libs/testing/status_matchers.h"
 
 namespace atelier {
@@ -66,7 +67,7 @@ TEST_F(GgufOracle, ReadsFromAnyBlockOn) {
   QuantBlock block;
   source.Read(1, 64, 96, block);
   std::vector<float> part(96);
-  DequantizeBlock(Method::kQ4_0, block, 96, part.data());
+  Dequantize(Method::kQ4_0, false, block, 96, part.data());
   EXPECT_EQ(std::memcmp(all.data() + 256 + 64, part.data(), 96 * sizeof(float)), 0);
 }
 

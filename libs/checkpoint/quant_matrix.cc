@@ -108,8 +108,9 @@ Method Int4Method(int64_t group, bool symmetric) {
   return symmetric ? Method::kINT4G128 : Method::kINT4G128Z;
 }
 
-absl::StatusOr<ExpertMatrix> Int4Matrix(const Wanted& wanted, TensorView codes, DType scales,
-                                        Int4Source::Layout layout, std::vector<MatrixBytes> bytes) {
+absl::StatusOr<PublishedMatrix> Int4Matrix(const Wanted& wanted, TensorView codes, DType scales,
+                                           Int4Source::Layout layout,
+                                           std::vector<MatrixBytes> bytes) {
   ATELIER_ASSIGN_OR_RETURN(const int64_t group, MethodGroup(wanted));
   layout.method_group = static_cast<size_t>(group);
   layout.scale_group = static_cast<size_t>(wanted.group());
@@ -117,7 +118,7 @@ absl::StatusOr<ExpertMatrix> Int4Matrix(const Wanted& wanted, TensorView codes, 
   matrix.method = Int4Method(group, layout.zeros.data == nullptr);
   matrix.bf16_scales = scales == DType::kBF16;
   matrix.source = std::make_shared<Int4Source>(layout);
-  return ExpertMatrix{std::move(codes), std::move(matrix), std::move(bytes)};
+  return PublishedMatrix{std::move(codes), std::move(matrix), std::move(bytes)};
 }
 
 // "<name>.weight_shape" repeats what config.json says.
@@ -138,7 +139,7 @@ absl::Status CheckWeightShape(const Wanted& wanted) {
                              wanted.rows, ", ", wanted.columns, "]"));
 }
 
-absl::StatusOr<ExpertMatrix> FindPackedInt4(const Wanted& wanted) {
+absl::StatusOr<PublishedMatrix> FindPackedInt4(const Wanted& wanted) {
   const int64_t rows = wanted.rows, columns = wanted.columns;
   ATELIER_RETURN_IF_ERROR(CheckDivides(wanted, columns, kNibblesPerWord, "columns"));
   ATELIER_RETURN_IF_ERROR(CheckDivides(wanted, columns, wanted.group(), "columns"));
@@ -198,7 +199,7 @@ absl::Status CheckGroupIndex(const Wanted& wanted) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<ExpertMatrix> FindGptq(const Wanted& wanted) {
+absl::StatusOr<PublishedMatrix> FindGptq(const Wanted& wanted) {
   const int64_t rows = wanted.rows, columns = wanted.columns;
   ATELIER_RETURN_IF_ERROR(CheckDivides(wanted, columns, kNibblesPerWord, "columns"));
   ATELIER_RETURN_IF_ERROR(CheckDivides(wanted, columns, wanted.group(), "columns"));
@@ -229,7 +230,7 @@ absl::StatusOr<ExpertMatrix> FindGptq(const Wanted& wanted) {
   return Int4Matrix(wanted, codes, scales.dtype, layout, std::move(bytes));
 }
 
-absl::StatusOr<ExpertMatrix> FindAwq(const Wanted& wanted) {
+absl::StatusOr<PublishedMatrix> FindAwq(const Wanted& wanted) {
   const int64_t rows = wanted.rows, words = rows / kNibblesPerWord;
   ATELIER_RETURN_IF_ERROR(CheckDivides(wanted, wanted.columns, wanted.group(), "columns"));
   ATELIER_RETURN_IF_ERROR(CheckDivides(wanted, rows, kNibblesPerWord, "rows"));
@@ -250,14 +251,14 @@ absl::StatusOr<ExpertMatrix> FindAwq(const Wanted& wanted) {
                     {Lines(codes, MatrixBytes::Lines::kColumns), Whole(scales), Whole(zeros)});
 }
 
-ExpertMatrix MxFp4Matrix(TensorView codes, const MxFp4Source::Layout& layout,
-                         std::vector<MatrixBytes> bytes) {
+PublishedMatrix MxFp4Matrix(TensorView codes, const MxFp4Source::Layout& layout,
+                            std::vector<MatrixBytes> bytes) {
   return {std::move(codes),
           QuantMatrix{Method::kMXFP4, false, std::make_shared<MxFp4Source>(layout)},
           std::move(bytes)};
 }
 
-absl::StatusOr<ExpertMatrix> FindPackedMxFp4(const Wanted& wanted) {
+absl::StatusOr<PublishedMatrix> FindPackedMxFp4(const Wanted& wanted) {
   ATELIER_RETURN_IF_ERROR(CheckDivides(wanted, wanted.columns, kMxGroup, "columns"));
   ATELIER_ASSIGN_OR_RETURN(
       const TensorView codes,
@@ -270,7 +271,7 @@ absl::StatusOr<ExpertMatrix> FindPackedMxFp4(const Wanted& wanted) {
       {Rows(codes), Rows(scales)});
 }
 
-ExpertMatrix Fp8Matrix(const TensorView& codes, const TensorView& scales, Method method) {
+PublishedMatrix Fp8Matrix(const TensorView& codes, const TensorView& scales, Method method) {
   const Fp8Source::Layout layout{method, codes.data.data(), static_cast<size_t>(codes.shape[1]),
                                  scales.data.data(), scales.dtype};
   return {codes,
@@ -282,7 +283,7 @@ absl::StatusOr<TensorView> Fp8Codes(const Wanted& wanted) {
   return wanted.Require(".weight", {wanted.rows, wanted.columns}, {DType::kF8E4M3});
 }
 
-absl::StatusOr<ExpertMatrix> FindFp8Blocks(const Wanted& wanted) {
+absl::StatusOr<PublishedMatrix> FindFp8Blocks(const Wanted& wanted) {
   constexpr int64_t kBlock = 128;
   ATELIER_ASSIGN_OR_RETURN(const TensorView codes, Fp8Codes(wanted));
   ATELIER_ASSIGN_OR_RETURN(
@@ -293,7 +294,7 @@ absl::StatusOr<ExpertMatrix> FindFp8Blocks(const Wanted& wanted) {
   return Fp8Matrix(codes, scales, Method::kFP8_BLOCK);
 }
 
-absl::StatusOr<ExpertMatrix> FindFp8Rows(const Wanted& wanted) {
+absl::StatusOr<PublishedMatrix> FindFp8Rows(const Wanted& wanted) {
   ATELIER_ASSIGN_OR_RETURN(const TensorView codes, Fp8Codes(wanted));
   ATELIER_ASSIGN_OR_RETURN(TensorView scales,
                            wanted.checkpoint.Find(absl::StrCat(wanted.name, ".weight_scale")));
@@ -304,7 +305,7 @@ absl::StatusOr<ExpertMatrix> FindFp8Rows(const Wanted& wanted) {
   return Fp8Matrix(codes, scales, Method::kFP8_ROW);
 }
 
-absl::StatusOr<ExpertMatrix> FindMxFp8(const Wanted& wanted) {
+absl::StatusOr<PublishedMatrix> FindMxFp8(const Wanted& wanted) {
   ATELIER_RETURN_IF_ERROR(CheckDivides(wanted, wanted.columns, kMxGroup, "columns"));
   ATELIER_ASSIGN_OR_RETURN(const TensorView codes, Fp8Codes(wanted));
   ATELIER_ASSIGN_OR_RETURN(
@@ -378,8 +379,8 @@ bool HasFusedQuantMatrices(const Checkpoint& checkpoint, absl::string_view prefi
           checkpoint.Find(absl::StrCat(prefix, "down_proj_blocks")).ok());
 }
 
-absl::StatusOr<ExpertMatrix> FindQuantMatrix(const Checkpoint& checkpoint, absl::string_view name,
-                                             int rows, int columns) {
+absl::StatusOr<PublishedMatrix> FindQuantMatrix(const Checkpoint& checkpoint,
+                                                absl::string_view name, int rows, int columns) {
   const Wanted wanted{checkpoint, std::string(name), rows, columns};
   switch (wanted.config().format) {
     case QuantFormat::kPackedInt4:

@@ -17,8 +17,8 @@ bool HasFusedQuantMatrices(const Checkpoint& checkpoint, absl::string_view prefi
 // checked, so that its source reads within the mapped files whatever they hold. Errors name file
 // and tensor: NOT_FOUND (absent scales), INVALID_ARGUMENT (shape, dtype, values that contradict the
 // config), UNIMPLEMENTED (what the kernels have no method for).
-absl::StatusOr<ExpertMatrix> FindQuantMatrix(const Checkpoint& checkpoint, absl::string_view name,
-                                             int rows, int columns);
+absl::StatusOr<PublishedMatrix> FindQuantMatrix(const Checkpoint& checkpoint,
+                                                absl::string_view name, int rows, int columns);
 
 // Expert `expert` out of the tensors "<prefix>gate_up_proj_blocks", "…_scales", "<prefix>down_…"
 // that hold a whole layer; rows of gate and up alternate.

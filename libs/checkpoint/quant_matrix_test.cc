@@ -1,5 +1,7 @@
 #include "libs/checkpoint/quant_matrix.h"
 
+#include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <functional>
 #include <map>
@@ -12,7 +14,9 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "libs/base/float16.h"
+#include "libs/checkpoint/tensor_floats.h"
 #include "libs/checkpoint/tensor_list.h"
+#include "libs/testing/published_forms.h"
 #include "libs/testing/status_matchers.h"
 #include "libs/testing/synthetic_checkpoint.h"
 #include "libs/testing/temp_dir.h"
@@ -20,8 +24,18 @@
 namespace atelier {
 namespace {
 
+using ::atelier::testing::AddAwq;
+using ::atelier::testing::AddCompressed;
+using ::atelier::testing::AddGptq;
+using ::atelier::testing::AddPackedMxFp4;
+using ::atelier::testing::Dim;
+using ::atelier::testing::Made;
+using ::atelier::testing::Make;
+using ::atelier::testing::Pairs;
 using ::atelier::testing::RawTensor;
 using ::atelier::testing::StatusIs;
+using ::atelier::testing::Tensor;
+using ::atelier::testing::Tensors;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
@@ -29,119 +43,6 @@ constexpr size_t kHidden = 192;
 constexpr size_t kInner = 128;
 constexpr size_t kGroup = 64;
 constexpr char kExpert[] = "model.layers.0.mlp.experts.1.";
-
-// A matrix as a quantiser made it, before it is laid out for publication.
-struct Made {
-  size_t rows, columns, group;
-  std::vector<uint8_t> codes;      // [rows, columns], 0…15
-  std::vector<uint8_t> zeros;      // [rows, groups], 0…15
-  std::vector<uint16_t> scales;    // [rows, groups]
-  std::vector<uint8_t> exponents;  // [rows, columns / 32]
-  size_t groups() const { return columns / group; }
-};
-
-Made Make(size_t rows, size_t columns, size_t group, uint32_t seed) {
-  std::mt19937 random(seed);
-  Made made{rows, columns, group, {}, {}, {}, {}};
-  for (size_t i = 0; i < rows * columns; ++i) made.codes.push_back(random() & 15);
-  for (size_t i = 0; i < rows * made.groups(); ++i) {
-    made.zeros.push_back(static_cast<uint8_t>(1 + random() % 15));
-    made.scales.push_back(static_cast<uint16_t>(random()));
-  }
-  for (size_t i = 0; i < rows * columns / 32; ++i) {
-    made.exponents.push_back(static_cast<uint8_t>(random()));
-  }
-  return made;
-}
-
-template <typename T>
-RawTensor Tensor(DType dtype, std::vector<int64_t> shape, const std::vector<T>& values) {
-  RawTensor tensor{dtype, std::move(shape), std::string(values.size() * sizeof(T), '\0')};
-  std::memcpy(tensor.data.data(), values.data(), tensor.data.size());
-  return tensor;
-}
-
-// [d0, d1] words, of which `value(i, j, nibble)` gives the eight nibbles.
-RawTensor Words(size_t d0, size_t d1,
-                const std::function<uint32_t(size_t, size_t, size_t)>& value) {
-  std::vector<uint32_t> words;
-  for (size_t i = 0; i < d0; ++i) {
-    for (size_t j = 0; j < d1; ++j) {
-      uint32_t word = 0;
-      for (size_t nibble = 0; nibble < 8; ++nibble) {
-        word |= (value(i, j, nibble) & 15) << (4 * nibble);
-      }
-      words.push_back(word);
-    }
-  }
-  return Tensor(DType::kI32, {static_cast<int64_t>(d0), static_cast<int64_t>(d1)}, words);
-}
-
-using Tensors = std::map<std::string, RawTensor>;
-
-std::vector<uint16_t> Transposed(const Made& made) {
-  std::vector<uint16_t> scales;
-  for (size_t g = 0; g < made.groups(); ++g) {
-    for (size_t o = 0; o < made.rows; ++o) scales.push_back(made.scales[o * made.groups() + g]);
-  }
-  return scales;
-}
-
-int64_t Dim(size_t value) { return static_cast<int64_t>(value); }
-
-// The published layouts, from their descriptions (reference of formats, sections 8.3 to 8.6).
-void AddCompressed(const std::string& name, const Made& m, bool symmetric, Tensors& to) {
-  to[name + ".weight_packed"] = Words(m.rows, m.columns / 8, [&](size_t o, size_t w, size_t j) {
-    return uint32_t{m.codes[o * m.columns + 8 * w + j]};
-  });
-  to[name + ".weight_scale"] = Tensor(DType::kBF16, {Dim(m.rows), Dim(m.groups())}, m.scales);
-  to[name + ".weight_shape"] =
-      Tensor(DType::kI64, {2}, std::vector<int64_t>{Dim(m.rows), Dim(m.columns)});
-  if (symmetric) return;
-  to[name + ".weight_zero_point"] =
-      Words(m.rows / 8, m.groups(), [&](size_t o, size_t g, size_t j) {
-        return uint32_t{m.zeros[(8 * o + j) * m.groups() + g]};
-      });
-}
-
-void AddGptq(const std::string& name, const Made& m, bool symmetric, uint32_t less, Tensors& to) {
-  to[name + ".qweight"] = Words(m.columns / 8, m.rows, [&](size_t w, size_t o, size_t j) {
-    return uint32_t{m.codes[o * m.columns + 8 * w + j]};
-  });
-  to[name + ".qzeros"] = Words(m.groups(), m.rows / 8, [&](size_t g, size_t o, size_t j) {
-    return (symmetric ? 8u : m.zeros[(8 * o + j) * m.groups() + g]) - less;
-  });
-  to[name + ".scales"] = Tensor(DType::kF16, {Dim(m.groups()), Dim(m.rows)}, Transposed(m));
-  std::vector<int32_t> index;
-  for (size_t i = 0; i < m.columns; ++i) index.push_back(static_cast<int32_t>(i / m.group));
-  to[name + ".g_idx"] = Tensor(DType::kI32, {Dim(m.columns)}, index);
-}
-
-void AddAwq(const std::string& name, const Made& m, Tensors& to) {
-  constexpr size_t kOrder[] = {0, 2, 4, 6, 1, 3, 5, 7};
-  to[name + ".qweight"] = Words(m.columns, m.rows / 8, [&](size_t i, size_t o, size_t p) {
-    return uint32_t{m.codes[(8 * o + kOrder[p]) * m.columns + i]};
-  });
-  to[name + ".qzeros"] = Words(m.groups(), m.rows / 8, [&](size_t g, size_t o, size_t p) {
-    return uint32_t{m.zeros[(8 * o + kOrder[p]) * m.groups() + g]};
-  });
-  to[name + ".scales"] = Tensor(DType::kF16, {Dim(m.groups()), Dim(m.rows)}, Transposed(m));
-}
-
-// Two codes a byte, the even one low.
-std::vector<uint8_t> Pairs(const std::vector<uint8_t>& codes) {
-  std::vector<uint8_t> bytes;
-  for (size_t i = 0; i < codes.size(); i += 2) {
-    bytes.push_back(static_cast<uint8_t>(codes[i] | codes[i + 1] << 4));
-  }
-  return bytes;
-}
-
-void AddPackedMxFp4(const std::string& name, const Made& m, Tensors& to) {
-  to[name + ".weight_packed"] =
-      Tensor(DType::kU8, {Dim(m.rows), Dim(m.columns / 2)}, Pairs(m.codes));
-  to[name + ".weight_scale"] = Tensor(DType::kU8, {Dim(m.rows), Dim(m.columns / 32)}, m.exponents);
-}
 
 constexpr char kCompressed[] = R"({"quant_method": "compressed-tensors",
     "format": "pack-quantized", "config_groups": {"group_0": {"weights": {"num_bits": 4,
@@ -198,7 +99,7 @@ class QuantMatrixTest : public ::testing::Test {
   }
 
   // Every element, read from the first group on and, where there is one, from the second.
-  static void ExpectSame(const ExpertMatrix& matrix, const Made& made, Method method) {
+  static void ExpectSame(const PublishedMatrix& matrix, const Made& made, Method method) {
     ASSERT_TRUE(matrix.quant.has_value());
     EXPECT_EQ(matrix.quant->method, method);
     const bool zeros = method >= Method::kINT4G32Z && method <= Method::kINT4G128Z;
@@ -369,7 +270,7 @@ class Fp8MatrixTest : public QuantMatrixTest {
   }
 
   // Reads every part of 128 inputs, or what is left of them, of gate.
-  void ForEachPart(const ExpertMatrix& gate,
+  void ForEachPart(const PublishedMatrix& gate,
                    const std::function<void(size_t row, size_t column, const QuantBlock&)>& visit) {
     for (size_t row = 0; row < kRows; ++row) {
       for (size_t column = 0; column < kColumns; column += 128) {
@@ -489,7 +390,7 @@ TEST_F(QuantMatrixTest, NamesGptqValuesThatContradictTheConfig) {
   ExpectRefused(kGptqSymmetric, absl::StatusCode::kUnimplemented, {"down_proj.g_idx", "act-order"});
 }
 
-TEST_F(QuantMatrixTest, TheFrontendRefusesQuantisedLayersOfItsOwn) {
+TEST_F(QuantMatrixTest, TheFrontendReadsQuantisedLayersOfItsOwn) {
   AddExperts([](auto& name, auto& made, auto& to) { AddCompressed(name, made, true, to); });
   ATELIER_ASSERT_OK(Find(kCompressed));
   for (const PromisedTensor& tensor : FrontendTensors(checkpoint_->config())) {
@@ -497,16 +398,36 @@ TEST_F(QuantMatrixTest, TheFrontendRefusesQuantisedLayersOfItsOwn) {
     for (const int64_t dim : tensor.shape) count *= static_cast<size_t>(dim);
     tensors_[tensor.name] = Tensor(DType::kBF16, tensor.shape, std::vector<uint16_t>(count));
   }
+  const std::string name = "model.layers.0.self_attn.q_proj";
+  const Made made = Make(8, kHidden, kGroup, 9);
+  tensors_.erase(name + ".weight");
+  AddCompressed(name, made, true, tensors_);
   ATELIER_ASSERT_OK(Find(kCompressed));
   ATELIER_EXPECT_OK(VerifyTensors(*checkpoint_, Role::kAll));
-  const std::string name = "model.layers.0.self_attn.q_proj";
-  tensors_.erase(name + ".weight");
-  AddCompressed(name, Make(8, kHidden, kGroup, 9), true, tensors_);
+  ATELIER_ASSERT_OK_AND_ASSIGN(const PublishedMatrix matrix,
+                               FindMatrix(*checkpoint_, name + ".weight", 8, kHidden));
+  std::vector<float> row(kHidden);
+  for (size_t r = 0; r < 8; ++r) {
+    ReadRow(matrix, static_cast<int>(r), kHidden, row.data());
+    for (size_t c = 0; c < kHidden; ++c) {
+      const float scale = ToFloat(BFloat16{made.scales[r * made.groups() + c / kGroup]});
+      const float want = scale * (static_cast<float>(made.codes[r * kHidden + c]) - 8);
+      ASSERT_TRUE(row[c] == want || (std::isnan(row[c]) && std::isnan(want))) << r << ", " << c;
+    }
+  }
+  // What it reads of the files: all parts of that matrix too.
+  ATELIER_ASSERT_OK_AND_ASSIGN(const auto spans, FrontendBytes(*checkpoint_));
+  for (const char* part : {".weight_packed", ".weight_scale", ".weight_shape"}) {
+    const TensorView tensor = checkpoint_->Find(name + part).value();
+    EXPECT_TRUE(std::any_of(spans.begin(), spans.end(), [&](absl::Span<const uint8_t> span) {
+      return span.data() == tensor.data.data() && span.size() == tensor.data.size();
+    })) << part;
+  }
+  tensors_.erase(name + ".weight_scale");
   ATELIER_ASSERT_OK(Find(kCompressed));
   ATELIER_EXPECT_OK(VerifyTensors(*checkpoint_, Role::kWorker));
   EXPECT_THAT(VerifyTensors(*checkpoint_, Role::kFrontend),
-              StatusIs(absl::StatusCode::kUnimplemented,
-                       AllOf(HasSubstr(name), HasSubstr("experts only"))));
+              StatusIs(absl::StatusCode::kNotFound, HasSubstr("self_attn.q_proj.weight_scale")));
 }
 
 }  // namespace

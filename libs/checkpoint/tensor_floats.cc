@@ -6,8 +6,14 @@
 #include "libs/checkpoint/float_element.h"
 #include "libs/checkpoint/gguf_source.h"
 #include "libs/checkpoint/gguf_type.h"
+#include "libs/model/dequantize.h"
 
 namespace atelier {
+namespace {
+
+constexpr int kReadColumns = 256;  // at most, of QuantSource::Read
+
+}  // namespace
 
 size_t NumElements(const TensorView& tensor) {
   if (tensor.blocks == nullptr) return tensor.data.size() / DTypeBytes(tensor.dtype);
@@ -29,7 +35,21 @@ void ReadFloats(const TensorView& tensor, size_t first, size_t count, float* out
   QuantBlock block;
   for (size_t i = 0; i * row < count; ++i) {
     blocks.Read(static_cast<int>(i), 0, static_cast<int>(row), block);
-    DequantizeBlock(*type.method, block, static_cast<int>(row), out + i * row);
+    Dequantize(*type.method, false, block, static_cast<int>(row), out + i * row);
+  }
+}
+
+void ReadRow(const PublishedMatrix& matrix, int row, int columns, float* out) {
+  if (!matrix.quant) {
+    const auto count = static_cast<size_t>(columns);
+    return ReadFloats(matrix.tensor, static_cast<size_t>(row) * count, count, out);
+  }
+  const QuantMatrix& quant = *matrix.quant;
+  QuantBlock block;
+  for (int column = 0; column < columns; column += kReadColumns) {
+    const int count = std::min(kReadColumns, columns - column);
+    quant.source->Read(row, column, count, block);
+    Dequantize(quant.method, quant.bf16_scales, block, count, out + column);
   }
 }
 

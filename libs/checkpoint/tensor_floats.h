@@ -13,4 +13,8 @@ size_t NumElements(const TensorView& tensor);
 // blocks.
 void ReadFloats(const TensorView& tensor, size_t first, size_t count, float* out);
 
+// Row `row` of a matrix with `columns` columns, in fp32: what its numbers, or codes and scales,
+// stand for (dequantize.h).
+void ReadRow(const PublishedMatrix& matrix, int row, int columns, float* out);
+
 }  // namespace atelier

@@ -15,20 +15,6 @@
 namespace atelier {
 namespace {
 
-absl::Status RequireAll(const Checkpoint& checkpoint, const std::vector<PromisedTensor>& tensors) {
-  for (const PromisedTensor& tensor : tensors) {
-    const absl::string_view name = absl::StripSuffix(tensor.name, ".weight");
-    if (HasQuantMatrix(checkpoint, name)) {
-      return absl::UnimplementedError(
-          absl::StrCat(checkpoint.directory(), ": \"", name, "\" is quantised, and the frontend ",
-                       "of this version computes its own layers (all but the routed experts) only ",
-                       "from BF16, F16 and F32: use a checkpoint that quantises the experts only"));
-    }
-    ATELIER_RETURN_IF_ERROR(checkpoint.RequireReadable(tensor.name, tensor.shape).status());
-  }
-  return absl::OkStatus();
-}
-
 // Some exporters keep all experts of a layer in two tensors.
 bool HasFusedExperts(const Checkpoint& checkpoint, const std::vector<PromisedTensor>& fused) {
   return std::any_of(fused.begin(), fused.end(), [&](const PromisedTensor& tensor) {
@@ -60,8 +46,8 @@ TensorView Part(const TensorView& whole, size_t offset, std::vector<int64_t> sha
 }
 
 // A readable tensor [rows, columns] as what the kernels take.
-ExpertMatrix MatrixOf(TensorView tensor) {
-  ExpertMatrix matrix;
+PublishedMatrix MatrixOf(TensorView tensor) {
+  PublishedMatrix matrix;
   matrix.bytes = {{tensor.data, MatrixBytes::Lines::kRows, static_cast<size_t>(tensor.shape[0])}};
   if (tensor.blocks != nullptr) {
     matrix.quant = QuantMatrix{*tensor.blocks->method, false,
@@ -124,17 +110,10 @@ absl::StatusOr<ExpertTensors> FindFusedExpert(const Checkpoint& checkpoint,
       .down = MatrixOf(Part(tensors.down, expert * matrix, {hidden, intermediate}))};
 }
 
-// Floats, or what the checkpoint has in their place.
-absl::StatusOr<ExpertMatrix> FindMatrix(const Checkpoint& checkpoint,
-                                        const PromisedTensor& floats) {
-  const absl::string_view name = absl::StripSuffix(floats.name, ".weight");
-  if (HasQuantMatrix(checkpoint, name)) {
-    return FindQuantMatrix(checkpoint, name, static_cast<int>(floats.shape[0]),
-                           static_cast<int>(floats.shape[1]));
-  }
-  ATELIER_ASSIGN_OR_RETURN(TensorView tensor,
-                           checkpoint.RequireReadable(floats.name, floats.shape));
-  return MatrixOf(std::move(tensor));
+absl::StatusOr<PublishedMatrix> FindPromised(const Checkpoint& checkpoint,
+                                             const PromisedTensor& matrix) {
+  return FindMatrix(checkpoint, matrix.name, static_cast<int>(matrix.shape[0]),
+                    static_cast<int>(matrix.shape[1]));
 }
 
 }  // namespace
@@ -142,8 +121,7 @@ absl::StatusOr<ExpertMatrix> FindMatrix(const Checkpoint& checkpoint,
 absl::Status VerifyTensors(const Checkpoint& checkpoint, Role role) {
   const ModelConfig& config = checkpoint.config();
   if (role != Role::kWorker) {
-    ATELIER_RETURN_IF_ERROR(config.CheckFrontend());
-    ATELIER_RETURN_IF_ERROR(RequireAll(checkpoint, FrontendTensors(config)));
+    ATELIER_RETURN_IF_ERROR(FrontendBytes(checkpoint).status());
   }
   if (role == Role::kFrontend) return absl::OkStatus();
   if (role == Role::kWorker) ATELIER_RETURN_IF_ERROR(config.CheckHasExperts());
@@ -154,11 +132,37 @@ absl::Status VerifyTensors(const Checkpoint& checkpoint, Role role) {
   return absl::OkStatus();
 }
 
+absl::StatusOr<PublishedMatrix> FindMatrix(const Checkpoint& checkpoint, const std::string& name,
+                                           int rows, int columns) {
+  const absl::string_view module = absl::StripSuffix(name, ".weight");
+  if (HasQuantMatrix(checkpoint, module)) {
+    return FindQuantMatrix(checkpoint, module, rows, columns);
+  }
+  ATELIER_ASSIGN_OR_RETURN(TensorView tensor, checkpoint.RequireReadable(name, {rows, columns}));
+  return MatrixOf(std::move(tensor));
+}
+
+absl::StatusOr<std::vector<absl::Span<const uint8_t>>> FrontendBytes(const Checkpoint& checkpoint) {
+  ATELIER_RETURN_IF_ERROR(checkpoint.config().CheckFrontend());
+  std::vector<absl::Span<const uint8_t>> spans;
+  for (const PromisedTensor& promised : FrontendTensors(checkpoint.config())) {
+    if (promised.shape.size() == 2) {
+      ATELIER_ASSIGN_OR_RETURN(const PublishedMatrix matrix, FindPromised(checkpoint, promised));
+      for (const MatrixBytes& bytes : matrix.bytes) spans.push_back(bytes.data);
+      continue;
+    }
+    ATELIER_ASSIGN_OR_RETURN(const TensorView tensor,
+                             checkpoint.RequireReadable(promised.name, promised.shape));
+    spans.push_back(tensor.data);
+  }
+  return spans;
+}
+
 absl::Status RequireFrontendFetched(const Checkpoint& checkpoint) {
   if (checkpoint.IsWhole()) return absl::OkStatus();
-  for (const PromisedTensor& promised : FrontendTensors(checkpoint.config())) {
-    ATELIER_ASSIGN_OR_RETURN(const TensorView tensor, checkpoint.Find(promised.name));
-    ATELIER_RETURN_IF_ERROR(checkpoint.RequireFetched(tensor.data, "--role=frontend"));
+  ATELIER_ASSIGN_OR_RETURN(const auto spans, FrontendBytes(checkpoint));
+  for (const absl::Span<const uint8_t> bytes : spans) {
+    ATELIER_RETURN_IF_ERROR(checkpoint.RequireFetched(bytes, "--role=frontend"));
   }
   return absl::OkStatus();
 }
@@ -183,9 +187,9 @@ absl::StatusOr<ExpertTensors> FindExpert(const Checkpoint& checkpoint, int layer
   }
   const std::vector<PromisedTensor> alone = ExpertTensorsAlone(config, layer, expert);
   ExpertTensors tensors;
-  ATELIER_ASSIGN_OR_RETURN(tensors.gate, FindMatrix(checkpoint, alone[0]));
-  ATELIER_ASSIGN_OR_RETURN(tensors.up, FindMatrix(checkpoint, alone[1]));
-  ATELIER_ASSIGN_OR_RETURN(tensors.down, FindMatrix(checkpoint, alone[2]));
+  ATELIER_ASSIGN_OR_RETURN(tensors.gate, FindPromised(checkpoint, alone[0]));
+  ATELIER_ASSIGN_OR_RETURN(tensors.up, FindPromised(checkpoint, alone[1]));
+  ATELIER_ASSIGN_OR_RETURN(tensors.down, FindPromised(checkpoint, alone[2]));
   return tensors;
 }
 

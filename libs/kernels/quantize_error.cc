@@ -7,34 +7,13 @@
 #include "libs/base/check.h"
 #include "libs/base/float16.h"
 #include "libs/kernels/quantizer.h"
+#include "libs/model/dequantize.h"
 #include "libs/model/int8_codes.h"
 
 namespace atelier {
 namespace {
 
 constexpr int kReadColumns = 256;  // at most, of QuantSource::Read
-constexpr float kFp4Values[8] = {0, 0.5f, 1, 1.5f, 2, 3, 4, 6};
-
-float Fp4Value(uint8_t code) {
-  const float magnitude = kFp4Values[code & 7];
-  return (code & 8) != 0 ? -magnitude : magnitude;
-}
-
-// As it is kept, of one read.
-void Dequantize(Method method, const QuantBlock& block, int count, float* kept) {
-  const int group = KMultiple(method);
-  for (int i = 0; i < count; ++i) {
-    const size_t j = static_cast<size_t>(i / group);
-    const uint8_t code = block.codes[i];
-    if (method == Method::kMXFP4) {
-      const int exponent = block.exponents[j];
-      kept[i] = exponent == 255 ? std::nanf("") : std::ldexp(Fp4Value(code), exponent - 127);
-    } else {
-      const int zero = method == Method::kQ8_0 ? 128 : 8;
-      kept[i] = Float16ToFloat(block.half_scales[j]) * static_cast<float>(code - zero);
-    }
-  }
-}
 
 void KeepRow(const WeightSource& source, Method method, int row, std::vector<float>& values,
              std::vector<float>& kept) {
@@ -54,7 +33,7 @@ void KeepRow(const WeightSource& source, Method method, int row, std::vector<flo
       const int count = std::min(kReadColumns, k - column);
       QuantBlock block;
       quantizer.Read(row, column, count, block);
-      Dequantize(method, block, count, kept.data() + column);
+      Dequantize(method, /*bf16_scales=*/false, block, count, kept.data() + column);
     }
   }
 }

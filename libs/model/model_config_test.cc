@@ -298,6 +298,10 @@ TEST(ParseModelConfig, NamesAWrongTypeAndItsValue) {
       {R"({"rope_scaling": "yarn"})", kInvalid, "rope_scaling=\"yarn\" must be an object"},
       {R"({"rope_parameters": {"rope_theta": "big"}})", kInvalid, "rope_parameters: rope_theta"},
       {R"({"quantization_config": true})", kInvalid, "quantization_config"},
+      {R"({"quantization_config": {"quant_method": "mxfp4", "modules_to_not_convert": "lm_head"}})",
+       kInvalid, "modules_to_not_convert"},
+      {R"({"quantization_config": {"quant_method": "mxfp8", "modules_to_not_convert": ["a", 1]}})",
+       kInvalid, "modules_to_not_convert"},
       {R"({"quantization_config": {"quant_method": "gptq", "group_size": 128}})", kInvalid,
        "required key bits"},
       {R"({"quantization_config": {"quant_method": "awq", "bits": 4}})", kInvalid, "group_size"},
@@ -325,7 +329,7 @@ TEST(ParseModelConfig, ReadsHowMatricesAreQuantised) {
           {"group_0": {"input_activations": null, "targets": ["Linear"], "weights": {"actorder":
           null, "num_bits": 4, "type": "int", "strategy": "group", "group_size": 32,
           "symmetric": true}}}, "ignore": ["lm_head", "re:.*self_attn.*"]})",
-       {QuantFormat::kPackedInt4, 32, true, 0}},
+       {QuantFormat::kPackedInt4, 32, true, 0, {"lm_head", "re:.*self_attn.*"}}},
       {R"({"quant_method": "compressed-tensors", "format": "pack-quantized", "config_groups":
           {"group_0": {"weights": {"num_bits": 4, "type": "int", "strategy": "channel",
           "group_size": null, "symmetric": false}}}})",
@@ -340,9 +344,9 @@ TEST(ParseModelConfig, ReadsHowMatricesAreQuantised) {
        {QuantFormat::kGptq, 0, false, 0}},
       {R"({"quant_method": "awq", "bits": 4, "group_size": 128, "zero_point": true,
           "version": "GEMM", "modules_to_not_convert": ["gate"]})",
-       {QuantFormat::kAwq, 128, false, 0}},
+       {QuantFormat::kAwq, 128, false, 0, {"gate"}}},
       {R"({"quant_method": "mxfp4", "modules_to_not_convert": ["model.layers.*.self_attn"]})",
-       {QuantFormat::kMxFp4Blocks, 32, true, 0}},
+       {QuantFormat::kMxFp4Blocks, 32, true, 0, {"model.layers.*.self_attn"}}},
   };
   for (const Case& each : cases) {
     ATELIER_ASSERT_OK_AND_ASSIGN(const ModelConfig config,
@@ -352,6 +356,7 @@ TEST(ParseModelConfig, ReadsHowMatricesAreQuantised) {
     EXPECT_EQ(config.quantization.group_size, each.expected.group_size) << each.quantization;
     EXPECT_EQ(config.quantization.symmetric, each.expected.symmetric) << each.quantization;
     EXPECT_EQ(config.quantization.zero_offset, each.expected.zero_offset) << each.quantization;
+    EXPECT_EQ(config.quantization.ignored, each.expected.ignored) << each.quantization;
   }
 }
 

@@ -1,5 +1,8 @@
 #pragma once
 
+#include <string>
+#include <vector>
+
 namespace atelier {
 
 // A published way of keeping quantised matrices: names, shapes and order of bits of the tensors.
@@ -15,13 +18,15 @@ enum class QuantFormat {
   kMxFp4Blocks,  // all experts of a layer in tensors of blocks and scales
 };
 
-// What config.json says of quantised matrices. Which ones are quantised is seen from the tensors,
-// not from its lists of exceptions.
+// What config.json says of quantised matrices. Which ones are quantised is seen from the tensors;
+// the list of exceptions must not contradict them.
 struct QuantizationConfig {
   QuantFormat format = QuantFormat::kNone;
-  int group_size = 0;     // inputs that share a scale; 0 = all of an output row
-  bool symmetric = true;  // no zero points but the middle code
-  int zero_offset = 0;    // added to stored zero points
+  int group_size = 0;                     // inputs that share a scale; 0 = all of an output row
+  bool symmetric = true;                  // no zero points but the middle code
+  int zero_offset = 0;                    // added to stored zero points
+  std::vector<std::string> ignored = {};  // modules that are not quantised, …
+  std::string ignored_key = {};           // … and where that is said; ignored_modules.h has how
 };
 
 }  // namespace atelier

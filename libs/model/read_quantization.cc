@@ -186,6 +186,8 @@ QuantizationConfig ReadQuantization(ConfigFields& fields) {
     inner.Fail(Unsupported("quant_method", method,
                            "it knows awq, compressed-tensors, fp8, gptq, mxfp4 and mxfp8"));
   }
+  config.ignored_key = method == "compressed-tensors" ? "ignore" : "modules_to_not_convert";
+  config.ignored = inner.Strings({config.ignored_key});
   fields.Fail(inner.status());
   return config;
 }

@@ -41,8 +41,8 @@ void SetBiases(const ExpertBiases& whole, int hidden, IntermediateRange slice,
 }
 
 // The part of `matrix` that starts at (row, column), packed as [n, k].
-PackedMatrix Pack(const ExpertMatrix& matrix, Method requested, int row, int column, int n, int k,
-                  AlignedBuffer<uint8_t>& to) {
+PackedMatrix Pack(const PublishedMatrix& matrix, Method requested, int row, int column, int n,
+                  int k, AlignedBuffer<uint8_t>& to) {
   const Method method = matrix.quant ? matrix.quant->method : requested;
   uint8_t* block = to.Reserve(PackedMatrixBytes(method, n, k));
   if (matrix.quant) {

@@ -9,12 +9,12 @@ namespace {
 
 std::string FlagValue(Method method) { return absl::AsciiStrToLower(MethodName(method)); }
 
-std::string Published(const ExpertMatrix& matrix) {
+std::string Published(const PublishedMatrix& matrix) {
   return std::string(matrix.quant ? MethodName(matrix.quant->method)
                                   : DTypeName(matrix.tensor.dtype));
 }
 
-absl::StatusOr<Method> MethodOf(const Checkpoint& checkpoint, const ExpertMatrix& matrix,
+absl::StatusOr<Method> MethodOf(const Checkpoint& checkpoint, const PublishedMatrix& matrix,
                                 std::optional<Method> requested) {
   if (!matrix.quant) return requested.value_or(Method::kBF16);
   const Method published = matrix.quant->method;
@@ -25,7 +25,7 @@ absl::StatusOr<Method> MethodOf(const Checkpoint& checkpoint, const ExpertMatrix
       "again: use --method=auto, or the unquantised checkpoint of this model"));
 }
 
-absl::Status CheckAlike(const ExpertMatrix& first, const ExpertMatrix& other) {
+absl::Status CheckAlike(const PublishedMatrix& first, const PublishedMatrix& other) {
   const bool alike =
       first.quant ? other.quant && other.quant->method == first.quant->method : !other.quant;
   if (alike) return absl::OkStatus();

@@ -45,12 +45,12 @@ void Run(const PackTask& task) {
 
 }  // namespace
 
-PackedPiece GateOrUpPiece(const ExpertMatrix& matrix, Method method, IntermediateRange columns,
+PackedPiece GateOrUpPiece(const PublishedMatrix& matrix, Method method, IntermediateRange columns,
                           int hidden_size, uint8_t* block) {
   return {matrix, method, columns.begin, 0, columns.size(), hidden_size, block};
 }
 
-PackedPiece DownPiece(const ExpertMatrix& matrix, Method method, IntermediateRange columns,
+PackedPiece DownPiece(const PublishedMatrix& matrix, Method method, IntermediateRange columns,
                       int hidden_size, uint8_t* block) {
   return {matrix, method, 0, columns.begin, hidden_size, columns.size(), block};
 }
@@ -97,6 +97,8 @@ SquaredSums PieceError(const PackedPiece& piece) {
   return QuantizeError(FloatsOf(piece), piece.method, piece.k, 0, piece.n);
 }
 
-bool HasBf16Scales(const ExpertMatrix& matrix) { return matrix.quant && matrix.quant->bf16_scales; }
+bool HasBf16Scales(const PublishedMatrix& matrix) {
+  return matrix.quant && matrix.quant->bf16_scales;
+}
 
 }  // namespace atelier

@@ -17,7 +17,7 @@ namespace atelier {
 // The part of a published matrix that begins at (row, column), packed as [n, k] into `block` of
 // PackedMatrixBytes.
 struct PackedPiece {
-  ExpertMatrix matrix;
+  PublishedMatrix matrix;
   Method method = Method::kBF16;
   int row = 0;
   int column = 0;
@@ -27,9 +27,9 @@ struct PackedPiece {
 };
 
 // Columns of the intermediate dimension: rows of gate and up [I, H]; columns of down [H, I].
-PackedPiece GateOrUpPiece(const ExpertMatrix& matrix, Method method, IntermediateRange columns,
+PackedPiece GateOrUpPiece(const PublishedMatrix& matrix, Method method, IntermediateRange columns,
                           int hidden_size, uint8_t* block);
-PackedPiece DownPiece(const ExpertMatrix& matrix, Method method, IntermediateRange columns,
+PackedPiece DownPiece(const PublishedMatrix& matrix, Method method, IntermediateRange columns,
                       int hidden_size, uint8_t* block);
 
 // Bytes of the checkpoint's files that packing the piece reads.
@@ -47,6 +47,6 @@ void PackPieces(const std::vector<PackedPiece>& pieces, NodeArena& arena);
 // What packing the piece rounds: none for published codes.
 SquaredSums PieceError(const PackedPiece& piece);
 
-bool HasBf16Scales(const ExpertMatrix& matrix);
+bool HasBf16Scales(const PublishedMatrix& matrix);
 
 }  // namespace atelier

@@ -191,7 +191,7 @@ class PublishedInt4 : public ExpertStoreTest {
     for (const int layer : {1, 2, 3}) {
       for (int expert = 0; expert < 16; ++expert) {
         const ExpertTensors tensors = *FindExpert(*checkpoint_, layer, expert);
-        for (const ExpertMatrix* matrix : {&tensors.gate, &tensors.up, &tensors.down}) {
+        for (const PublishedMatrix* matrix : {&tensors.gate, &tensors.up, &tensors.down}) {
           AddPublished(matrix->tensor, tensors_);
         }
       }
@@ -259,7 +259,7 @@ TEST_F(PublishedInt4, MixedWithFloatsIsRefusedByName) {
 }
 
 // The part of a published matrix that begins at (row, column), packed in one go.
-void ExpectPackedBlocks(const PackedMatrix& packed, const ExpertMatrix& matrix, int row,
+void ExpectPackedBlocks(const PackedMatrix& packed, const PublishedMatrix& matrix, int row,
                         int column) {
   ASSERT_TRUE(matrix.quant);
   ASSERT_EQ(packed.method, matrix.quant->method);

@@ -1,4 +1,5 @@
 #include <cstdio>
+#include <cstring>
 #include <memory>
 #include <ostream>
 #include <string>
@@ -30,6 +31,8 @@ struct Published {
   Method method;      // that the first matrices of its experts must be found in
   double perplexity;  // as docs/numerics.md states it
   bool pad = false;   // with zeros, until every row is a multiple of 256
+  const char* dense =
+      "plain";  // of a folder: what tools/demo_model_quantised.py does with the rest
 };
 
 void PrintTo(const Published& format, std::ostream* out) { *out << format.name; }
@@ -49,9 +52,19 @@ std::string Write(const Published& format, const testing::TempDir& dir) {
       "--output",
       output};
   if (format.pad) command.push_back("--pad");
+  if (!format.gguf) command.insert(command.end(), {"--dense", format.dense});
   const testing::Outcome done = testing::RunProgram(command);
   EXPECT_EQ(done.status, 0) << done.output << "\nscripts/test makes " << kPython;
   return done.status == 0 ? output : "";
+}
+
+absl::StatusOr<std::unique_ptr<ModelUnderTest>> ModelOf(const Published& format,
+                                                        const Checkpoint& checkpoint) {
+  RunOptions options;
+  options.method = format.method;
+  options.num_threads = 0;
+  options.max_tokens_per_step = 128;
+  return ModelUnderTest::Create(checkpoint, options);
 }
 
 TEST_P(DemoModelPublished, PerplexityIsTheStatedOne) {
@@ -64,16 +77,45 @@ TEST_P(DemoModelPublished, PerplexityIsTheStatedOne) {
   ATELIER_ASSERT_OK_AND_ASSIGN(const ExpertTensors expert, FindExpert(*checkpoint, 1, 0));
   ASSERT_TRUE(expert.gate.quant.has_value());
   ASSERT_EQ(MethodName(expert.gate.quant->method), MethodName(format.method));
-  RunOptions options;
-  options.method = format.method;
-  options.num_threads = 0;
-  options.max_tokens_per_step = 128;
-  ATELIER_ASSERT_OK_AND_ASSIGN(const auto model, ModelUnderTest::Create(*checkpoint, options));
+  ATELIER_ASSERT_OK_AND_ASSIGN(const auto model, ModelOf(format, *checkpoint));
   const DemoGolden golden = LoadDemoGolden();
   const double perplexity = Perplexity(*model, golden.windows);
   std::printf("  %s: perplexity %.4f, dense fp32 %.4f\n", format.name, perplexity,
               golden.perplexity);
   EXPECT_NEAR(perplexity, format.perplexity, 0.005 * format.perplexity);
+}
+
+// Everything quantised, against the file in which NumPy has widened what the frontend has to widen.
+class DemoModelWhollyQuantised : public ::testing::TestWithParam<Published> {};
+
+TEST_P(DemoModelWhollyQuantised, LogitsAreThoseOfTheWidenedCheckpoint) {
+  const DemoGolden golden = LoadDemoGolden();
+  std::vector<std::vector<float>> logits;
+  for (const char* dense : {"quantised", "widened"}) {
+    const testing::TempDir dir;
+    Published format = GetParam();
+    format.dense = dense;
+    const std::string path = Write(format, dir);
+    ASSERT_FALSE(path.empty());
+    ATELIER_ASSERT_OK_AND_ASSIGN(const auto checkpoint, Checkpoint::Open(path));
+    ATELIER_ASSERT_OK_AND_ASSIGN(const auto model, ModelOf(format, *checkpoint));
+    std::vector<float>& all = logits.emplace_back();
+    ATELIER_ASSERT_OK(model->TeacherForce(
+        absl::MakeConstSpan(golden.windows[0].tokens).first(64), 0,
+        [&all](int, absl::Span<const float> l) { all.insert(all.end(), l.begin(), l.end()); }));
+  }
+  ASSERT_EQ(logits[0].size(), logits[1].size());
+  EXPECT_EQ(std::memcmp(logits[0].data(), logits[1].data(), logits[0].size() * sizeof(float)), 0);
+}
+
+INSTANTIATE_TEST_SUITE_P(Golden, DemoModelWhollyQuantised,
+                         ::testing::Values(Published{"fp8_block", false, Method::kFP8_BLOCK, 0},
+                                           Published{"int4", false, Method::kINT4G64, 0},
+                                           Published{"awq", false, Method::kINT4G64Z, 0}),
+                         [](const auto& info) { return std::string(info.param.name); });
+
+Published Whole(const char* name, Method method, double perplexity) {
+  return {name, false, method, perplexity, false, "quantised"};
 }
 
 INSTANTIATE_TEST_SUITE_P(Golden, DemoModelPublished,
@@ -84,6 +126,13 @@ INSTANTIATE_TEST_SUITE_P(Golden, DemoModelPublished,
                                            Published{"int4", false, Method::kINT4G64, 23.49},
                                            Published{"gptq", false, Method::kINT4G64Z, 23.26},
                                            Published{"awq", false, Method::kINT4G64Z, 23.26},
+                                           Whole("fp8_block", Method::kFP8_BLOCK, 21.60),
+                                           Whole("fp8_channel", Method::kFP8_ROW, 20.94),
+                                           Whole("mxfp8", Method::kMXFP8, 21.21),
+                                           Whole("mxfp4", Method::kMXFP4, 31.02),
+                                           Whole("int4", Method::kINT4G64, 28.91),
+                                           Whole("gptq", Method::kINT4G64Z, 26.50),
+                                           Whole("awq", Method::kINT4G64Z, 26.50),
                                            Published{"Q8_0", true, Method::kQ8_0, 20.91},
                                            Published{"Q5_1", true, Method::kQ5_1, 24.95},
                                            Published{"Q5_0", true, Method::kQ5_0, 22.14},
@@ -98,7 +147,9 @@ INSTANTIATE_TEST_SUITE_P(Golden, DemoModelPublished,
                                            Published{"Q6_K", true, Method::kQ6_K, 21.45, true},
                                            Published{"IQ4_XS", true, Method::kIQ4_XS, 23.77, true}),
                          [](const auto& info) {
-                           return absl::StrCat(info.param.name, info.param.pad ? "_padded" : "");
+                           return absl::StrCat(
+                               info.param.name, info.param.pad ? "_padded" : "",
+                               info.param.dense == std::string("quantised") ? "_whole" : "");
                          });
 
 }  // namespace

@@ -176,6 +176,18 @@ absl::Status InspectExperts(const Checkpoint& checkpoint, InspectOptions options
   return PlanWorkers(checkpoint, options, *methods, inspection);
 }
 
+absl::Status CountWidened(const Checkpoint& checkpoint, Inspection& inspection) {
+  for (const PromisedTensor& promised : FrontendTensors(inspection.config)) {
+    if (promised.shape.size() != 2) continue;
+    ATELIER_ASSIGN_OR_RETURN(
+        const PublishedMatrix matrix,
+        FindMatrix(checkpoint, promised.name, static_cast<int>(promised.shape[0]),
+                   static_cast<int>(promised.shape[1])));
+    if (matrix.quant) ++inspection.widened[std::string(MethodName(matrix.quant->method))];
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 RoleNeeds NeedsOf(std::string role, const Checkpoint& checkpoint, const FileBytes& bytes) {
@@ -196,6 +208,9 @@ absl::StatusOr<Inspection> Inspect(const Checkpoint& checkpoint, const InspectOp
   CountParameters(checkpoint, inspection);
   ATELIER_RETURN_IF_ERROR(CountTensors(checkpoint, inspection));
   inspection.frontend.supported = VerifyTensors(checkpoint, Role::kFrontend);
+  if (inspection.frontend.supported.ok()) {
+    ATELIER_RETURN_IF_ERROR(CountWidened(checkpoint, inspection));
+  }
   inspection.frontend.supported.Update(inspection.config.CheckHasExperts());
   ATELIER_RETURN_IF_ERROR(InspectExperts(checkpoint, options, inspection));
   if (!inspection.config.beyond_frontend.empty()) return inspection;  // no frontend to plan

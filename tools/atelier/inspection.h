@@ -75,8 +75,10 @@ struct Inspection {
   std::vector<WorkerMemoryPlan> workers;            // by slice
   int max_batch_tokens = 0;                         // that they are planned for
   FrontendMemory frontend_memory;
-  std::vector<std::string> notes;  // on what the plan assumes
-  std::vector<RoleNeeds> needs;    // of the roles that were asked about; Inspect leaves it empty
+  std::map<std::string, int64_t> widened;  // matrices that the frontend keeps as bf16, by the
+                                           // method in which they are published
+  std::vector<std::string> notes;          // on what the plan assumes
+  std::vector<RoleNeeds> needs;  // of the roles that were asked about; Inspect leaves it empty
 };
 
 // INVALID_ARGUMENT for a number of workers, a method or a number of experts that the model cannot

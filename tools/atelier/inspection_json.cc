@@ -99,6 +99,7 @@ std::string InspectionJson(const Inspection& inspection) {
       {"workers", workers},
       {"max_batch_tokens", inspection.max_batch_tokens},
       {"frontend", FrontendJson(inspection.frontend_memory)},
+      {"frontend_widens", inspection.widened},
       {"notes", inspection.notes},
       {"needs", needs}};
   return document.dump(2, ' ', false, json::error_handler_t::replace) + "\n";

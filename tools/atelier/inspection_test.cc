@@ -16,6 +16,7 @@
 #include "libs/numa/node_arena.h"
 #include "libs/testing/child_process.h"
 #include "libs/testing/file_server.h"
+#include "libs/testing/published_forms.h"
 #include "libs/testing/run_program.h"
 #include "libs/testing/status_matchers.h"
 #include "libs/testing/synthetic_checkpoint.h"
@@ -73,6 +74,36 @@ TEST_F(InspectionTest, CountsWhatTheFilesHold) {
   EXPECT_EQ(in_classes, bytes);
   EXPECT_EQ(inspection.classes[0].name, "routed experts");
   EXPECT_EQ(inspection.frontend_memory.kv_bytes_per_token, 2 * 4 * 2 * 64 * 2);
+}
+
+TEST_F(InspectionTest, NamesWhatTheFrontendWidens) {
+  const testing::TempDir quantised;
+  testing::WriteSyntheticCheckpoint(
+      quantised.path(),
+      {.config_json = testing::TinyQwen3MoeConfig(
+           R"({"quantization_config": {"quant_method": "awq", "bits": 4, "group_size": 64}})")});
+  ATELIER_ASSERT_OK_AND_ASSIGN(const auto floats, Checkpoint::Open(quantised.path()));
+  ATELIER_ASSERT_OK_AND_ASSIGN(const Inspection before, Inspect(*floats, {}));
+  testing::Tensors tensors;
+  for (const std::string& name : floats->TensorNames()) {
+    const TensorView view = floats->Find(name).value();
+    tensors[name] = {view.dtype, view.shape, std::string(view.data.begin(), view.data.end())};
+  }
+  for (int layer = 0; layer < 4; ++layer) {
+    const std::string name = absl::StrCat("model.layers.", layer, ".self_attn.k_proj");
+    tensors.erase(name + ".weight");
+    testing::AddAwq(name, testing::Make(128, 256, 64, 1), tensors);
+  }
+  testing::WriteSafetensors(quantised.File("model.safetensors"), tensors);
+  ATELIER_ASSERT_OK_AND_ASSIGN(const auto checkpoint, Checkpoint::Open(quantised.path()));
+  ATELIER_ASSERT_OK_AND_ASSIGN(const Inspection after, Inspect(*checkpoint, {}));
+  ATELIER_EXPECT_OK(after.frontend.supported);
+  EXPECT_TRUE(before.widened.empty());
+  EXPECT_EQ(after.widened, (std::map<std::string, int64_t>{{"INT4_G64_ZP", 4}}));
+  // As many bytes in memory, fewer in the file.
+  EXPECT_EQ(after.frontend_memory.weights, before.frontend_memory.weights);
+  EXPECT_LT(after.frontend.bytes, before.frontend.bytes);
+  EXPECT_THAT(InspectionText(after), HasSubstr("4 matrices of INT4_G64_ZP, to bf16"));
 }
 
 TEST_F(InspectionTest, PlansTheBytesThatAWorkerThenHolds) {

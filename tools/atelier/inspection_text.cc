@@ -114,6 +114,10 @@ void AppendFrontend(std::string& text, const Inspection& inspection) {
       FormatBytes(memory.Resident()), FormatBytes(memory.weights), FormatBytes(memory.process),
       memory.gpu_experts == 0 ? ""
                               : absl::StrCat(", ", FormatBytes(memory.gpu_experts), " of experts"));
+  for (const auto& [method, count] : inspection.widened) {
+    absl::StrAppendFormat(&text, "  %-19s %d matrices of %s, to bf16 at its start\n", "widened",
+                          count, method);
+  }
   absl::StrAppendFormat(&text, "  %-19s up to %s: %s for steps, %s of KV cache\n", "in use",
                         FormatBytes(memory.Most()), FormatBytes(memory.workspace),
                         FormatBytes(memory.kv_cache));

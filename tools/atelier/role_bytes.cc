@@ -8,7 +8,6 @@
 #include "libs/base/status_macros.h"
 #include "libs/checkpoint/expert_biases.h"
 #include "libs/checkpoint/mapped_checkpoint.h"
-#include "libs/checkpoint/tensor_list.h"
 #include "services/expert-worker/choose_method.h"
 #include "services/expert-worker/expert_packing.h"
 
@@ -83,12 +82,11 @@ FileBytes BytesOfTensors(const Checkpoint& checkpoint, const std::vector<TensorV
 }
 
 absl::StatusOr<FileBytes> BytesOfFrontend(const Checkpoint& checkpoint) {
-  ATELIER_RETURN_IF_ERROR(VerifyTensors(checkpoint, Role::kFrontend));
-  std::vector<TensorView> tensors;
-  for (const PromisedTensor& promised : FrontendTensors(checkpoint.config())) {
-    ATELIER_ASSIGN_OR_RETURN(tensors.emplace_back(), checkpoint.Find(promised.name));
-  }
-  return BytesOfTensors(checkpoint, tensors);
+  ATELIER_ASSIGN_OR_RETURN(const std::vector<absl::Span<const uint8_t>> spans,
+                           FrontendBytes(checkpoint));
+  PlaceFinder places(checkpoint);
+  for (const absl::Span<const uint8_t> span : spans) places.Add(span);
+  return places.Take();
 }
 
 absl::StatusOr<FileBytes> BytesOfWorker(const Checkpoint& checkpoint, const ShardSpec& shard,

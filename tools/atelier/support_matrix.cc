@@ -28,6 +28,7 @@ constexpr char kFamilyTest[] = "TinyModelOfMethod.LogitsAgreeWithTheReference";
 constexpr char kExpertsTest[] = "FamiliesTest.EveryFamilysExpertsAreFoundInBothFormats";
 constexpr char kRefusalTest[] = "FamiliesTest.TheFrontendRefusesWhatItCannotComputeByName";
 constexpr char kDenseTest[] = "SmolLm2Gguf.EveryTensorIsReadBitForBit";
+constexpr char kWidenedTest[] = "QuantisedDense.LogitsAreThoseOfTheWidenedCheckpoint";
 constexpr char kGgufFamilyTest[] = "GgufCheckpointTest.IsTheModelOfTheFolder";
 constexpr char kGgufValuesTest[] = "GgufOracle.EveryTypeIsReadBitForBit";
 constexpr char kGgufExpertsTest[] = "PublishedGguf.HoldsTheBlocksOfEveryType";
@@ -82,6 +83,7 @@ struct Format {
   const char* name;
   std::vector<Method> methods;  // that keep it exactly
   const char* test;
+  bool of_layers = false;  // routed experts of a layer together: no form of other matrices
 };
 
 std::vector<Method> FloatMethods() {
@@ -113,7 +115,8 @@ Format FormatOf(QuantFormat format) {
     case QuantFormat::kMxFp4Blocks:
       return {"MXFP4 blocks and scales of a whole layer",
               {Method::kMXFP4},
-              "QuantMatrixTest.ReadsBlocksOfAllExpertsWithAlternatingGateAndUp"};
+              "QuantMatrixTest.ReadsBlocksOfAllExpertsWithAlternatingGateAndUp",
+              true};
     case QuantFormat::kFp8Blocks:
       return {"FP8 E4M3, a scale per 128 x 128",
               {Method::kFP8_BLOCK},
@@ -128,15 +131,23 @@ Format FormatOf(QuantFormat format) {
   return {};
 }
 
+// What the frontend makes of its own matrices in a form.
+std::string FrontendCell(QuantFormat format, bool of_layers) {
+  if (format == QuantFormat::kNone) return "as BF16";
+  return of_layers ? "" : absl::StrCat("widened to BF16: ", Code(kWidenedTest));
+}
+
 std::string Formats() {
   std::string text = absl::StrCat(
-      "\n## Experts in Hugging Face folders\n\nOf every family: the format of the experts is a "
-      "property of its own. Each can also lie in one tensor per\nlayer where published so. The "
-      "frontend reads its own tensors (all others) as BF16, F16 or F32.\n\n",
-      Heading({"published as", "kept and computed as", "test"}));
+      "\n## Matrices in Hugging Face folders\n\nOf every family: the format is a property of its "
+      "own, and seen matrix by matrix. Experts can also lie in one\ntensor per layer where "
+      "published so.\n\n",
+      Heading(
+          {"published as", "experts are kept and computed as", "test", "the frontend's matrices"}));
   for (int i = 0; i <= static_cast<int>(QuantFormat::kMxFp4Blocks); ++i) {
     const Format format = FormatOf(static_cast<QuantFormat>(i));
-    text += Row({format.name, Names(format.methods), Code(format.test)});
+    text += Row({format.name, Names(format.methods), Code(format.test),
+                 FrontendCell(static_cast<QuantFormat>(i), format.of_layers)});
   }
   return text;
 }

@@ -12,42 +12,52 @@
 namespace atelier {
 namespace {
 
-// Elements that are converted at a time; whole blocks of every type.
-constexpr size_t kChunk = size_t{1} << 16;
-
-std::vector<float> FloatsOf(const TensorView& tensor) {
-  std::vector<float> values(NumElements(tensor));
-  ReadFloats(tensor, 0, values.size(), values.data());
-  return values;
-}
-
-std::vector<BFloat16> BFloat16sOf(const TensorView& tensor) {
-  std::vector<BFloat16> values(NumElements(tensor));
-  std::vector<float> chunk(std::min(kChunk, values.size()));
-  for (size_t begin = 0; begin < values.size(); begin += kChunk) {
-    const size_t count = std::min(kChunk, values.size() - begin);
-    ReadFloats(tensor, begin, count, chunk.data());
-    std::transform(chunk.begin(), chunk.begin() + static_cast<std::ptrdiff_t>(count),
-                   values.begin() + static_cast<std::ptrdiff_t>(begin), ToBFloat16);
+std::vector<BFloat16> BFloat16sOf(const PublishedMatrix& matrix, int rows, int columns) {
+  const auto width = static_cast<size_t>(columns);
+  std::vector<BFloat16> values(static_cast<size_t>(rows) * width);
+  std::vector<float> floats(width);
+  for (int row = 0; row < rows; ++row) {
+    ReadRow(matrix, row, columns, floats.data());
+    std::transform(floats.begin(), floats.end(), values.data() + static_cast<size_t>(row) * width,
+                   ToBFloat16);
   }
   return values;
 }
 
-// Whether the device can take the tensors as they lie in the files.
-bool AreFloatsOfOneType(const std::vector<TensorView>& tensors) {
-  return std::all_of(tensors.begin(), tensors.end(), [&](const TensorView& tensor) {
-    return tensor.IsFloats() && tensor.dtype == tensors[0].dtype;
+// Whether the device can take the matrices as they lie in the files.
+bool AreFloatsOfOneType(const std::vector<PublishedMatrix>& matrices) {
+  return std::all_of(matrices.begin(), matrices.end(), [&](const PublishedMatrix& matrix) {
+    return !matrix.quant && matrix.tensor.dtype == matrices[0].tensor.dtype;
   });
+}
+
+void ReleasePagesOf(const PublishedMatrix& matrix) {
+  for (const MatrixBytes& bytes : matrix.bytes) ReleasePages(bytes.data);
 }
 
 }  // namespace
 
-absl::StatusOr<TensorView> TensorLoader::Require(const std::string& name,
-                                                 const std::vector<int64_t>& shape) {
-  ATELIER_ASSIGN_OR_RETURN(TensorView tensor, checkpoint_.RequireReadable(name, shape));
-  ATELIER_RETURN_IF_ERROR(checkpoint_.RequireFetched(tensor.data, "--role=frontend"));
-  bytes_read_ += static_cast<int64_t>(tensor.data.size());
-  return tensor;
+absl::Status TensorLoader::Count(absl::Span<const uint8_t> bytes) {
+  bytes_read_ += static_cast<int64_t>(bytes.size());
+  return checkpoint_.RequireFetched(bytes, "--role=frontend");
+}
+
+absl::StatusOr<PublishedMatrix> TensorLoader::RequireMatrix(const std::string& name, int rows,
+                                                            int columns) {
+  ATELIER_ASSIGN_OR_RETURN(PublishedMatrix matrix, FindMatrix(checkpoint_, name, rows, columns));
+  for (const MatrixBytes& bytes : matrix.bytes) ATELIER_RETURN_IF_ERROR(Count(bytes.data));
+  return matrix;
+}
+
+absl::Status TensorLoader::AppendFloats(const std::string& name, int size,
+                                        std::vector<float>& values) {
+  ATELIER_ASSIGN_OR_RETURN(const TensorView tensor, checkpoint_.RequireReadable(name, {size}));
+  ATELIER_RETURN_IF_ERROR(Count(tensor.data));
+  const size_t begin = values.size();
+  values.resize(begin + static_cast<size_t>(size));
+  ReadFloats(tensor, 0, static_cast<size_t>(size), values.data() + begin);
+  ReleasePages(tensor.data);
+  return absl::OkStatus();
 }
 
 absl::StatusOr<std::unique_ptr<DeviceBuffer>> TensorLoader::Upload(const void* data, size_t bytes) {
@@ -59,56 +69,63 @@ absl::StatusOr<std::unique_ptr<DeviceBuffer>> TensorLoader::Upload(const void* d
 }
 
 absl::StatusOr<std::unique_ptr<DeviceBuffer>> TensorLoader::Floats(const std::string& name,
-                                                                   std::vector<int64_t> shape) {
-  ATELIER_ASSIGN_OR_RETURN(const TensorView tensor, Require(name, shape));
-  const std::vector<float> values = FloatsOf(tensor);
-  ReleasePages(tensor.data);
-  return Upload(values.data(), values.size() * sizeof(float));
+                                                                   int size) {
+  return StackedFloats({name}, {size});
 }
 
 absl::StatusOr<std::unique_ptr<DeviceBuffer>> TensorLoader::StackedFloats(
     const std::vector<std::string>& names, const std::vector<int>& sizes) {
   std::vector<float> values;
   for (size_t i = 0; i < names.size(); ++i) {
-    ATELIER_ASSIGN_OR_RETURN(const TensorView tensor, Require(names[i], {sizes[i]}));
-    const std::vector<float> part = FloatsOf(tensor);
-    ReleasePages(tensor.data);
-    values.insert(values.end(), part.begin(), part.end());
+    ATELIER_RETURN_IF_ERROR(AppendFloats(names[i], sizes[i], values));
   }
+  return Upload(values.data(), values.size() * sizeof(float));
+}
+
+absl::StatusOr<std::unique_ptr<DeviceBuffer>> TensorLoader::FloatRows(const std::string& name,
+                                                                      int rows, int columns) {
+  ATELIER_ASSIGN_OR_RETURN(const PublishedMatrix matrix, RequireMatrix(name, rows, columns));
+  const auto width = static_cast<size_t>(columns);
+  std::vector<float> values(static_cast<size_t>(rows) * width);
+  for (int row = 0; row < rows; ++row) {
+    ReadRow(matrix, row, columns, values.data() + static_cast<size_t>(row) * width);
+  }
+  ReleasePagesOf(matrix);
   return Upload(values.data(), values.size() * sizeof(float));
 }
 
 absl::StatusOr<std::unique_ptr<DeviceBuffer>> TensorLoader::BFloat16Rows(const std::string& name,
                                                                          int rows, int columns) {
-  ATELIER_ASSIGN_OR_RETURN(const TensorView tensor, Require(name, {rows, columns}));
-  if (tensor.IsFloats() && tensor.dtype == DType::kBF16) {
+  ATELIER_ASSIGN_OR_RETURN(const PublishedMatrix matrix, RequireMatrix(name, rows, columns));
+  const TensorView& tensor = matrix.tensor;
+  if (!matrix.quant && tensor.dtype == DType::kBF16) {
     auto uploaded = Upload(tensor.data.data(), tensor.data.size());
-    ReleasePages(tensor.data);
+    ReleasePagesOf(matrix);
     return uploaded;
   }
-  const std::vector<BFloat16> values = BFloat16sOf(tensor);
-  ReleasePages(tensor.data);
+  const std::vector<BFloat16> values = BFloat16sOf(matrix, rows, columns);
+  ReleasePagesOf(matrix);
   return Upload(values.data(), values.size() * sizeof(BFloat16));
 }
 
 absl::StatusOr<std::unique_ptr<DeviceMatrix>> TensorLoader::Matrix(
     const std::vector<std::string>& names, const std::vector<int>& rows, int columns) {
-  std::vector<TensorView> tensors;
+  std::vector<PublishedMatrix> matrices;
   for (size_t i = 0; i < names.size(); ++i) {
-    ATELIER_ASSIGN_OR_RETURN(TensorView tensor, Require(names[i], {rows[i], columns}));
-    tensors.push_back(std::move(tensor));
+    ATELIER_ASSIGN_OR_RETURN(matrices.emplace_back(), RequireMatrix(names[i], rows[i], columns));
   }
-  const bool as_they_are = AreFloatsOfOneType(tensors);
-  std::vector<std::vector<BFloat16>> converted(tensors.size());
+  const bool as_they_are = AreFloatsOfOneType(matrices);
+  std::vector<std::vector<BFloat16>> converted(matrices.size());
   std::vector<HostMatrix> parts;
-  for (size_t i = 0; i < tensors.size(); ++i) {
-    if (!as_they_are) converted[i] = BFloat16sOf(tensors[i]);
-    const void* data = as_they_are ? static_cast<const void*>(tensors[i].data.data())
+  for (size_t i = 0; i < matrices.size(); ++i) {
+    if (!as_they_are) converted[i] = BFloat16sOf(matrices[i], rows[i], columns);
+    const void* data = as_they_are ? static_cast<const void*>(matrices[i].tensor.data.data())
                                    : static_cast<const void*>(converted[i].data());
-    parts.push_back({as_they_are ? tensors[0].dtype : DType::kBF16, data, rows[i], columns});
+    parts.push_back(
+        {as_they_are ? matrices[0].tensor.dtype : DType::kBF16, data, rows[i], columns});
   }
   auto loaded = device_.LoadMatrix(parts);
-  for (const TensorView& tensor : tensors) ReleasePages(tensor.data);
+  for (const PublishedMatrix& matrix : matrices) ReleasePagesOf(matrix);
   return loaded;
 }
 

@@ -32,14 +32,14 @@ absl::StatusOr<AttentionWeights> LoadAttention(TensorLoader& loader, const Model
   }
   if (shape.output_bias) {
     ATELIER_ASSIGN_OR_RETURN(weights.output_bias, loader.Floats(absl::StrCat(prefix, "o_proj.bias"),
-                                                                {config.hidden_size}));
+                                                                config.hidden_size));
   }
   if (shape.qk_norm != QkNorm::kNone) {
     const bool whole = shape.qk_norm == QkNorm::kWhole;
     ATELIER_ASSIGN_OR_RETURN(weights.q_norm, loader.Floats(absl::StrCat(prefix, "q_norm.weight"),
-                                                           {whole ? q_rows : shape.head_dim}));
+                                                           whole ? q_rows : shape.head_dim));
     ATELIER_ASSIGN_OR_RETURN(weights.k_norm, loader.Floats(absl::StrCat(prefix, "k_norm.weight"),
-                                                           {whole ? rows[1] : shape.head_dim}));
+                                                           whole ? rows[1] : shape.head_dim));
   }
   return weights;
 }
@@ -59,13 +59,13 @@ absl::StatusOr<FfnWeights> LoadFfn(TensorLoader& loader, int hidden, int interme
 absl::StatusOr<RouterWeights> LoadRouter(TensorLoader& loader, const ModelConfig& config,
                                          const std::string& prefix) {
   RouterWeights weights;
-  const int64_t experts = config.moe.num_experts;
-  ATELIER_ASSIGN_OR_RETURN(
-      weights.weight, loader.Floats(absl::StrCat(prefix, "weight"), {experts, config.hidden_size}));
+  const int experts = config.moe.num_experts;
+  ATELIER_ASSIGN_OR_RETURN(weights.weight, loader.FloatRows(absl::StrCat(prefix, "weight"), experts,
+                                                            config.hidden_size));
   if (config.moe.correction_bias) {
     ATELIER_ASSIGN_OR_RETURN(
         weights.correction_bias,
-        loader.Floats(absl::StrCat(prefix, "e_score_correction_bias"), {experts}));
+        loader.Floats(absl::StrCat(prefix, "e_score_correction_bias"), experts));
   }
   return weights;
 }
@@ -75,10 +75,10 @@ absl::StatusOr<LayerWeights> LoadLayer(TensorLoader& loader, const ModelConfig& 
   const int hidden = config.hidden_size;
   LayerWeights weights;
   ATELIER_ASSIGN_OR_RETURN(weights.input_norm,
-                           loader.Floats(absl::StrCat(layer, "input_layernorm.weight"), {hidden}));
+                           loader.Floats(absl::StrCat(layer, "input_layernorm.weight"), hidden));
   ATELIER_ASSIGN_OR_RETURN(
       weights.post_attention_norm,
-      loader.Floats(absl::StrCat(layer, "post_attention_layernorm.weight"), {hidden}));
+      loader.Floats(absl::StrCat(layer, "post_attention_layernorm.weight"), hidden));
   ATELIER_ASSIGN_OR_RETURN(weights.attention, LoadAttention(loader, config, layer));
   if (!config.is_moe_layer[static_cast<size_t>(index)]) {
     ATELIER_ASSIGN_OR_RETURN(weights.ffn, LoadFfn(loader, hidden, config.dense_intermediate_size,
@@ -95,7 +95,7 @@ absl::StatusOr<LayerWeights> LoadLayer(TensorLoader& loader, const ModelConfig& 
   if (config.moe.shared_gate) {
     ATELIER_ASSIGN_OR_RETURN(
         weights.shared_gate,
-        loader.Floats(absl::StrCat(layer, "mlp.shared_expert_gate.weight"), {1, hidden}));
+        loader.FloatRows(absl::StrCat(layer, "mlp.shared_expert_gate.weight"), 1, hidden));
   }
   return weights;
 }
@@ -115,7 +115,7 @@ absl::StatusOr<ModelWeights> LoadModelWeights(const Checkpoint& checkpoint, Devi
       weights.head, loader.Matrix({config.tie_word_embeddings ? embedding : "lm_head.weight"},
                                   {config.vocab_size}, config.hidden_size));
   ATELIER_ASSIGN_OR_RETURN(weights.final_norm,
-                           loader.Floats("model.norm.weight", {config.hidden_size}));
+                           loader.Floats("model.norm.weight", config.hidden_size));
   progress.Add(1);
   for (int index = 0; index < config.num_layers; ++index) {
     ATELIER_ASSIGN_OR_RETURN(LayerWeights layer, LoadLayer(loader, config, index));

@@ -8,9 +8,12 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
 #include "gtest/gtest.h"
 #include "libs/base/clock.h"
 #include "libs/base/log.h"
+#include "libs/checkpoint/tensor_floats.h"
+#include "libs/checkpoint/tensor_list.h"
 #include "libs/kernels/pack.h"
 #include "libs/numa/node_arena.h"
 #include "libs/testing/fetcher_fixture.h"
@@ -228,6 +231,49 @@ TEST_P(QuantisedFormatFetchTest, AWorkerGetsAllThatItsExpertsArePackedFrom) {
   const double header = 40'000 / (static_cast<double>(experts) / 2);
   EXPECT_GE(read, format.share);
   EXPECT_LE(read, format.share + format.more + header);
+}
+
+// Attention in the format too: what a frontend fetches is all that it widens them from.
+TEST_P(QuantisedFormatFetchTest, AFrontendGetsAllThatItsMatricesAreWidenedFrom) {
+  const Format& format = GetParam();
+  if (format.parts.empty()) GTEST_SKIP() << "is a form of experts only";
+  std::mt19937 random(8);
+  testing::TempDir published;
+  testing::WriteSyntheticCheckpoint(published.path(), {.config_json = Config(format.config)});
+  Tensors tensors = ExpertsOf(format, random);
+  const std::vector<PromisedTensor> promised = FrontendTensors(Open(published.path())->config());
+  for (const PromisedTensor& tensor : promised) {
+    const std::string name(absl::StripSuffix(tensor.name, ".weight"));
+    if (!absl::StrContains(name, "_proj")) {
+      tensors[tensor.name] = RandomTensor(DType::kBF16, tensor.shape, random);
+      continue;
+    }
+    for (const Part& part : format.parts) {
+      tensors[name + part.suffix] =
+          RandomTensor(part.dtype, part.shape(tensor.shape[0], tensor.shape[1]), random);
+    }
+  }
+  testing::WriteSafetensors(published.File("model.safetensors"), tensors);
+  FileServer server(published.path());
+  FetcherOptions options = Options();
+  options.source = ParseRemoteSource(server.url(), kDefaultHub).value();
+  ATELIER_ASSERT_OK(Fetch(nullptr, std::move(options)));
+  ExpectFrontendReads(published.path());
+  const auto partial = Open(dir_.path()), whole = Open(published.path());
+  EXPECT_FALSE(partial->IsWhole());
+  for (const PromisedTensor& tensor : promised) {
+    if (tensor.shape.size() != 2) continue;
+    const int rows = static_cast<int>(tensor.shape[0]), columns = static_cast<int>(tensor.shape[1]);
+    const PublishedMatrix mine = FindMatrix(*partial, tensor.name, rows, columns).value();
+    const PublishedMatrix theirs = FindMatrix(*whole, tensor.name, rows, columns).value();
+    EXPECT_EQ(mine.quant.has_value(), absl::StrContains(tensor.name, "_proj"));
+    std::vector<float> a(static_cast<size_t>(columns)), b = a;
+    for (int row = 0; row < rows; ++row) {
+      ReadRow(mine, row, columns, a.data());
+      ReadRow(theirs, row, columns, b.data());
+      ASSERT_EQ(std::memcmp(a.data(), b.data(), a.size() * sizeof(float)), 0) << tensor.name;
+    }
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(Formats, QuantisedFormatFetchTest, ::testing::ValuesIn(Formats()),
