@@ -44,11 +44,9 @@ constexpr char kUsage[] =
     "\n"
     "Round trips of 1, 8 and 64 tokens (bf16 both ways) between two processes, in microseconds:\n"
     "shared memory while both sides look and while both sleep, gRPC over a Unix socket and over\n"
-    "TCP on loopback, each beside the raw means under it; the same over TCP to a worker that "
-    "takes\n"
-    "rows as int8, quantised by the caller; and through ExpertClient, with all that it does for "
-    "failover,\n"
-    "in fp32.";
+    "TCP on loopback, each beside the raw means under it; the same over TCP to a worker that\n"
+    "takes rows as int8, quantised by the caller; and through ExpertClient, with all that it\n"
+    "does for failover, in fp32.";
 
 FlagTable Flags(Options* o) {
   return FlagTable(
