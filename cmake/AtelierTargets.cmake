@@ -47,13 +47,34 @@ function(atelier_library name)
     target_link_libraries(${target} INTERFACE atelier_options ${ARG_DEPS})
   endif()
   add_library(atelier::${name} ALIAS ${target})
-  if(ARG_HDRS)
-    set(scope PUBLIC)
-    if(NOT ARG_SRCS)
-      set(scope INTERFACE)
+  atelier_headers(${target} ${ARG_HDRS})
+endfunction()
+
+# atelier_headers(target a.h …): the headers of a library, of which the target all_verify_interface_header_sets compiles
+# those alone that no source file of their own does: a.cc includes a.h first (tools/check_layers sees to it).
+function(atelier_headers target)
+  get_target_property(type ${target} TYPE)
+  set(scope PUBLIC)
+  if(type STREQUAL "INTERFACE_LIBRARY")
+    set(scope INTERFACE)
+  endif()
+  get_target_property(sources ${target} SOURCES)
+  set(alone)
+  set(compiled)
+  foreach(header ${ARGN})
+    string(REGEX REPLACE "\\.h$" ".cc" source ${header})
+    if(source IN_LIST sources)
+      list(APPEND compiled ${header})
+    else()
+      list(APPEND alone ${header})
     endif()
-    target_sources(${target} ${scope} FILE_SET HEADERS BASE_DIRS ${PROJECT_SOURCE_DIR} FILES ${ARG_HDRS})
-    set_target_properties(${target} PROPERTIES VERIFY_INTERFACE_HEADER_SETS ON)
+  endforeach()
+  if(compiled)
+    target_sources(${target} ${scope} FILE_SET HEADERS BASE_DIRS ${PROJECT_SOURCE_DIR} FILES ${compiled})
+  endif()
+  if(alone)
+    target_sources(${target} ${scope} FILE_SET alone TYPE HEADERS BASE_DIRS ${PROJECT_SOURCE_DIR} FILES ${alone})
+    set_target_properties(${target} PROPERTIES VERIFY_INTERFACE_HEADER_SETS ON INTERFACE_HEADER_SETS_TO_VERIFY alone)
   endif()
 endfunction()
 
@@ -65,28 +86,49 @@ function(atelier_executable name)
   set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/bin)
 endfunction()
 
-# atelier_test(name SRCS a_test.cc … DEPS … [LABELS unit] [TIMEOUT 120] [ARGS …] [TSAN_FILTER *Threads*]): one binary, one
-# ctest entry; LABELS default to unit. Tests that use threads add the label concurrent (they run under tsan, of a long
-# test only those that TSAN_FILTER matches), but not those that talk over gRPC: Debian's is not instrumented, and TSan
-# would report all that its threads and ours hand to each other.
+# Test code is compiled for quick compilation: in release at -O1, under AddressSanitizer at -O0 and without UBSan's checks
+# of pointers, which double the time (the libraries under test keep all checks and -O1). Half of CI's time is compiling tests.
+add_library(atelier_test_options INTERFACE)
+if(ATELIER_SANITIZER STREQUAL "address")
+  target_compile_options(atelier_test_options INTERFACE -O0 -fno-sanitize=null,alignment,vptr,object-size)
+elseif(ATELIER_SANITIZER STREQUAL "")
+  target_compile_options(atelier_test_options INTERFACE $<$<CONFIG:Release>:-O1>)
+endif()
+
+# atelier_test(name SRCS a_test.cc … DEPS … [LABELS unit] [TIMEOUT 120] [ARGS …] [TSAN_FILTER *Threads*] [SHARDS 2]): one
+# binary, one ctest entry, or as many as SHARDS says, which run side by side (name_1of2, …). LABELS default to unit. Tests
+# that use threads add the label concurrent (they run under tsan, of a long test only those that TSAN_FILTER matches), but
+# not those that talk over gRPC: Debian's is not instrumented, and TSan would report all that its threads and ours hand to
+# each other.
 function(atelier_test name)
-  cmake_parse_arguments(ARG "" "TIMEOUT;TSAN_FILTER" "SRCS;DEPS;LABELS;ARGS" ${ARGN})
+  cmake_parse_arguments(ARG "" "TIMEOUT;TSAN_FILTER;SHARDS" "SRCS;DEPS;LABELS;ARGS" ${ARGN})
   if(ARG_TSAN_FILTER AND ATELIER_SANITIZER STREQUAL "thread")
     list(APPEND ARG_ARGS --gtest_filter=${ARG_TSAN_FILTER})
   endif()
   add_executable(${name} ${ARG_SRCS})
-  target_link_libraries(${name} PRIVATE atelier_options atelier::warnings ${ARG_DEPS}
+  target_link_libraries(${name} PRIVATE atelier_options atelier_test_options atelier::warnings ${ARG_DEPS}
     GTest::gmock GTest::gtest_main)
   set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/tests)
-  add_test(NAME ${name} COMMAND ${name} ${ARG_ARGS} WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
   if(NOT ARG_LABELS)
     set(ARG_LABELS unit)
   endif()
   if(NOT ARG_TIMEOUT)
     set(ARG_TIMEOUT 300)
   endif()
-  set_tests_properties(${name} PROPERTIES LABELS "${ARG_LABELS}" TIMEOUT ${ARG_TIMEOUT}
-    ENVIRONMENT "GTEST_OUTPUT=xml:${PROJECT_BINARY_DIR}/test-results/${name}.xml")
+  if(NOT ARG_SHARDS)
+    set(ARG_SHARDS 1)
+  endif()
+  foreach(shard RANGE 1 ${ARG_SHARDS})
+    set(entry ${name})
+    if(ARG_SHARDS GREATER 1)
+      set(entry ${name}_${shard}of${ARG_SHARDS})
+    endif()
+    math(EXPR index "${shard} - 1")
+    add_test(NAME ${entry} COMMAND ${name} ${ARG_ARGS} WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
+    # COST: the long ones start first, so that none is left to run alone at the end.
+    set_tests_properties(${entry} PROPERTIES LABELS "${ARG_LABELS}" TIMEOUT ${ARG_TIMEOUT} COST ${ARG_TIMEOUT}
+      ENVIRONMENT "GTEST_OUTPUT=xml:${PROJECT_BINARY_DIR}/test-results/${entry}.xml;GTEST_TOTAL_SHARDS=${ARG_SHARDS};GTEST_SHARD_INDEX=${index}")
+  endforeach()
 endfunction()
 
 # atelier_proto(name SRCS x.proto … [GRPC] DEPS …): C++ from .proto files under proto/, into <build>/generated/proto.

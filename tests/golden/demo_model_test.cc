@@ -163,7 +163,8 @@ TEST_P(DemoModelRequantised, PerplexityIsTheStatedOne) {
   const double perplexity = Perplexity(*model, golden().windows);
   std::printf("  %s: perplexity %.4f, reference %.4f\n",
               std::string(MethodName(GetParam().method)).c_str(), perplexity, golden().perplexity);
-  EXPECT_NEAR(perplexity, GetParam().perplexity, 0.005 * GetParam().perplexity);
+  EXPECT_NEAR(perplexity, GetParam().perplexity,
+              kStatedPerplexityTolerance * GetParam().perplexity);
 }
 
 INSTANTIATE_TEST_SUITE_P(

@@ -82,7 +82,7 @@ TEST_P(DemoModelPublished, PerplexityIsTheStatedOne) {
   const double perplexity = Perplexity(*model, golden.windows);
   std::printf("  %s: perplexity %.4f, dense fp32 %.4f\n", format.name, perplexity,
               golden.perplexity);
-  EXPECT_NEAR(perplexity, format.perplexity, 0.005 * format.perplexity);
+  EXPECT_NEAR(perplexity, format.perplexity, kStatedPerplexityTolerance * format.perplexity);
 }
 
 // Everything quantised, against the file in which NumPy has widened what the frontend has to widen.
