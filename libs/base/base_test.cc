@@ -91,5 +91,15 @@ TEST(TerminationSignals, AreSeenWhileWorkRuns) {
   EXPECT_EQ(number, SIGTERM);
 }
 
+TEST(TerminationSignals, AHangupIsOneUnlessItIsIgnored) {
+  TerminationSignals signals;
+  ASSERT_EQ(::raise(SIGHUP), 0);
+  EXPECT_EQ(signals.Pending(), SIGHUP);
+  ASSERT_NE(::signal(SIGHUP, SIG_IGN), SIG_ERR);
+  ASSERT_EQ(::raise(SIGHUP), 0);
+  EXPECT_EQ(signals.Pending(), 0);
+  ASSERT_NE(::signal(SIGHUP, SIG_DFL), SIG_ERR);
+}
+
 }  // namespace
 }  // namespace atelier

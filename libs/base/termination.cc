@@ -20,6 +20,10 @@ sigset_t Signals() {
   sigemptyset(&set);
   sigaddset(&set, SIGTERM);
   sigaddset(&set, SIGINT);
+  // Whoever started the process under nohup wants it to outlive its terminal.
+  struct sigaction hangup {};
+  ATELIER_CHECK(::sigaction(SIGHUP, nullptr, &hangup) == 0);
+  if (hangup.sa_handler != SIG_IGN) sigaddset(&set, SIGHUP);
   return set;
 }
 

@@ -4,9 +4,10 @@
 
 namespace atelier {
 
-// SIGTERM and SIGINT as something to wait for instead of handlers. Construct it at the start of
-// main, before any thread: threads started later inherit the blocked signals. SIGPIPE is ignored
-// for the whole process. Wait and Pending belong to one thread (main's).
+// SIGTERM, SIGINT and, unless the process was started with it ignored (nohup), SIGHUP as something
+// to wait for instead of handlers. Construct it at the start of main, before any thread: threads
+// started later inherit the blocked signals. SIGPIPE is ignored for the whole process. Wait and
+// Pending belong to one thread (main's).
 class TerminationSignals {
  public:
   TerminationSignals();

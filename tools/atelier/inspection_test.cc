@@ -311,7 +311,10 @@ TEST_F(InspectionTest, ReadsHeadersOfAUrlAsOfAFolder) {
   EXPECT_THAT(absent.output, HasSubstr("org/name/resolve/v1/config.json"));
 }
 
-TEST_F(InspectionTest, AnInterruptionLeavesNothing) {
+// A Ctrl-C, and a terminal that is closed.
+class Interruption : public InspectionTest, public ::testing::WithParamInterface<int> {};
+
+TEST_P(Interruption, LeavesNothing) {
   testing::FileServer server(model_->path());
   std::atomic<bool> asked = false;
   server.Behave([&asked](const testing::FileServer::Request& request) {
@@ -333,10 +336,12 @@ TEST_F(InspectionTest, AnInterruptionLeavesNothing) {
   };
   ASSERT_TRUE(testing::WaitUntil([&] { return asked.load(); }));
   EXPECT_EQ(folders(), 1);
-  process.Signal(SIGINT);
-  EXPECT_EQ(process.Wait(), 128 + SIGINT);
+  process.Signal(GetParam());
+  EXPECT_EQ(process.Wait(), 128 + GetParam());
   EXPECT_EQ(folders(), 0);
 }
+
+INSTANTIATE_TEST_SUITE_P(Inspect, Interruption, ::testing::Values(SIGINT, SIGHUP));
 
 }  // namespace
 }  // namespace atelier
