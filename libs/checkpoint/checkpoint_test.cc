@@ -256,6 +256,21 @@ TEST(Checkpoint, RefusesLayersThatTheConfigDoesNotKnow) {
               StatusIs(kInvalid, AllOf(HasSubstr("num_hidden_layers=1"), HasSubstr("layers.1."))));
 }
 
+TEST(Checkpoint, RefusesSharedExpertsThatTheConfigDoesNotKnow) {
+  TempDir dir;
+  WriteSyntheticCheckpoint(dir.path(), {.config_json = TinyGlm4MoeConfig(kSmall)});
+  ATELIER_ASSERT_OK(Checkpoint::Open(dir.path()));
+  std::string config = ReadFile(dir.File("config.json"));
+  config.erase(std::remove(config.begin(), config.end(), ' '), config.end());
+  const absl::string_view shared = "\"n_shared_experts\":1";
+  ASSERT_THAT(config, HasSubstr(std::string(shared)));
+  WriteFile(dir.File("config.json"),
+            absl::StrReplaceAll(config, {{shared, "\"n_shared_experts\":0"}}));
+  EXPECT_THAT(
+      Checkpoint::Open(dir.path()),
+      StatusIs(kInvalid, AllOf(HasSubstr("no shared experts"), HasSubstr("mlp.shared_experts."))));
+}
+
 TEST(Checkpoint, RequiresShapeAndAFloatingDtype) {
   TempDir dir;
   WriteFile(dir.File("config.json"), TinyQwen3MoeConfig(kSmall));

@@ -126,6 +126,20 @@ class MappedCheckpoint final : public Checkpoint {
   MappedContents contents_;
 };
 
+// A model without shared experts leaves their tensors unread: it would answer, wrongly.
+absl::Status CheckSharedExperts(const MappedContents& contents) {
+  if (contents.config.moe.shared_intermediate_size > 0) return absl::OkStatus();
+  for (const auto& [name, entry] : contents.entries) {
+    if (!absl::StrContains(name, ".mlp.shared_experts.")) continue;
+    return absl::InvalidArgumentError(absl::StrCat(
+        contents.directory, ": by ", contents.promised_by,
+        " the model has no shared experts (their number or width is 0 or absent), but ",
+        contents.shards[entry.shard].file, " holds tensor ", QuotedName(name),
+        ": one of the two is of another model"));
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 absl::Status MappedContents::Add(std::string name, Entry entry) {
@@ -137,7 +151,8 @@ absl::Status MappedContents::Add(std::string name, Entry entry) {
                                                  " and ", file));
 }
 
-std::unique_ptr<Checkpoint> MakeMappedCheckpoint(MappedContents contents) {
+absl::StatusOr<std::unique_ptr<Checkpoint>> MakeMappedCheckpoint(MappedContents contents) {
+  ATELIER_RETURN_IF_ERROR(CheckSharedExperts(contents));
   return std::make_unique<MappedCheckpoint>(std::move(contents));
 }
 

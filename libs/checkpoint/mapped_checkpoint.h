@@ -7,6 +7,7 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "libs/checkpoint/checkpoint.h"
 #include "libs/checkpoint/fetch_journal.h"
 #include "libs/checkpoint/mapped_file.h"
@@ -42,7 +43,8 @@ struct MappedContents {
   absl::Status Add(std::string name, Entry entry);
 };
 
-std::unique_ptr<Checkpoint> MakeMappedCheckpoint(MappedContents contents);
+// INVALID_ARGUMENT if there are shared experts in a model that has none.
+absl::StatusOr<std::unique_ptr<Checkpoint>> MakeMappedCheckpoint(MappedContents contents);
 
 // What a checkpoint's digest takes of one file: its header, its length and the ends of its data.
 // Those bytes, for who does not have the whole file.
