@@ -60,6 +60,7 @@ class DeviceStream {
 
   virtual void Copy(void* to, const void* from,
                     size_t bytes) = 0;  // between any two kinds of memory
+  virtual void Zero(void* to, size_t bytes) = 0;
   virtual void Record(DeviceEvent& event) = 0;
   virtual void Wait(DeviceEvent& event) = 0;  // later work of this stream comes after `event`
   virtual void HostFunction(
@@ -81,6 +82,7 @@ class DeviceStream {
   virtual void Add(const AddArgs& args) = 0;
   virtual void GateRows(const GateRowsArgs& args) = 0;
   virtual void GatherRows(const GatherRowsArgs& args) = 0;
+  virtual void AddWeightedRows(const AddWeightedRowsArgs& args) = 0;
   virtual void ToBFloat16(const ToBFloat16Args& args) = 0;
 };
 

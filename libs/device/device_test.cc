@@ -63,6 +63,41 @@ class DeviceOps : public ::testing::TestWithParam<Setup> {
   std::unique_ptr<DeviceStream> stream_;
 };
 
+TEST_P(DeviceOps, AddWeightedRowsAddsToTheNamedRowsOnly) {
+  constexpr size_t kWidth = 37, kRows = 5;
+  const Vector x = Random(3 * kWidth, 1), before = Random(kRows * kWidth, 2);
+  const std::vector<int32_t> indices = {4, 0, 2};
+  const Vector weights = {0.25f, -1.5f, 0.1f};
+  Vector out = before;
+  stream_->AddWeightedRows({x.data(), indices.data(), weights.data(), out.data(), 3, kWidth});
+  Finish();
+  for (size_t row = 0; row < kRows; ++row) {
+    const auto found = std::find(indices.begin(), indices.end(), static_cast<int32_t>(row));
+    for (size_t j = 0; j < kWidth; ++j) {
+      const double old = before[row * kWidth + j];
+      if (found == indices.end()) {
+        EXPECT_EQ(out[row * kWidth + j], before[row * kWidth + j]);
+        continue;
+      }
+      const auto at = static_cast<size_t>(found - indices.begin());
+      const double product = double{weights[at]} * double{x[at * kWidth + j]};
+      // One rounding of the product, one of the sum.
+      EXPECT_NEAR(out[row * kWidth + j], old + product,
+                  (std::abs(old) + 2 * std::abs(product)) * std::ldexp(1.0, -24))
+          << row << " " << j;
+    }
+  }
+}
+
+TEST_P(DeviceOps, ZeroComesInOrder) {
+  Vector values(9, 1.0f);
+  const Vector ones(9, 1.0f);
+  stream_->Add({values.data(), ones.data(), 9});
+  stream_->Zero(values.data(), 8 * sizeof(float));
+  Finish();
+  EXPECT_THAT(values, ::testing::ElementsAre(0, 0, 0, 0, 0, 0, 0, 0, 2));
+}
+
 TEST_P(DeviceOps, LinearMatchesReferenceOnOddShapes) {
   for (auto [rows, n, k] :
        {std::array{1, 1, 1}, {3, 15, 33}, {17, 16, 64}, {5, 100, 200}, {33, 515, 72}}) {

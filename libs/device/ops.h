@@ -177,6 +177,16 @@ struct GatherRowsArgs {
   int width;
 };
 
+// out[indices[i], :] += weights[i] * x[i, :]; no index comes twice.
+struct AddWeightedRowsArgs {
+  const float* x;          // [rows, width]
+  const int32_t* indices;  // [rows]
+  const float* weights;    // [rows]
+  float* out;              // [*, width]
+  int rows;
+  int width;
+};
+
 struct ToBFloat16Args {
   const float* x;
   BFloat16* out;

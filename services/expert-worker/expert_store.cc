@@ -151,7 +151,7 @@ absl::Status PageInMatrix(const PackedMatrix& matrix, NodeArena& arena) {
 class PackedExpertStore final : public ExpertStore {
  public:
   PackedExpertStore(const ModelConfig& config, std::vector<ShardPlan> plans,
-                    const SkippedExperts& skipped)
+                    const ExpertSet& skipped)
       : method_(plans[0].methods[0].gate),
         hidden_size_(config.hidden_size),
         num_experts_(config.moe.num_experts) {
@@ -232,7 +232,7 @@ absl::Status FillLayer(const LoadContext& context, size_t index, LoadedShard& sh
   const ShardPlan& plan = shard.plan;
   const int layer = plan.spec.layers[index];
   const ExpertMethods& methods = plan.methods[index];
-  const SkippedExperts& skipped = context.options.skipped;
+  const ExpertSet& skipped = context.options.skipped;
   std::vector<PackedPiece> pieces;
   uint8_t* block = nullptr;
   if (const int64_t bytes = HeldLayerBytes(plan, skipped, index); bytes > 0) {

@@ -12,9 +12,9 @@
 #include "libs/checkpoint/checkpoint.h"
 #include "libs/checkpoint/packed_file_writer.h"
 #include "libs/kernels/expert_ffn.h"
+#include "libs/model/expert_set.h"
 #include "libs/model/shard.h"
 #include "services/expert-worker/shard_plan.h"
-#include "services/expert-worker/skipped_experts.h"
 
 namespace atelier {
 
@@ -23,7 +23,7 @@ class NodeArena;
 struct ExpertStoreOptions {
   LayerMethods methods;           // of ChooseMethods, or UniformMethods for floats
   std::vector<ShardSpec> shards;  // layers empty = every MoE layer of the model
-  SkippedExperts skipped;         // not held, though in the shards' ranges
+  ExpertSet skipped;              // not held, though in the shards' ranges
   // Folder of packed files that outlive the process; empty = packed into memory.
   std::string store_dir;
   PackedFileSystem store_system = PackedFileSystem::Real();

@@ -677,7 +677,7 @@ TEST_F(StoreDirTest, SkippedExpertsAreNotHeld) {
   ATELIER_ASSERT_OK_AND_ASSIGN(auto whole, Load(options));
   ATELIER_ASSERT_OK_AND_ASSIGN(
       options.skipped,
-      SkippedExperts::Parse("1: 0-3\n2: 0-15", checkpoint_->config()));  // 2 and 14 of the shard
+      ExpertSet::Parse("1: 0-3\n2: 0-15", checkpoint_->config()));  // 2 and 14 of the shard
   for (const bool in_files : {false, true}) {
     if (in_files) options.store_dir = store_dir_.path();
     options.populate = in_files;

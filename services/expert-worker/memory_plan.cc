@@ -29,20 +29,20 @@ int64_t BatchBytes(const ShardPlan& plan, int top_k, int64_t tokens) {
 
 }  // namespace
 
-int64_t HeldLayerBytes(const ShardPlan& plan, const SkippedExperts& skipped, size_t index) {
+int64_t HeldLayerBytes(const ShardPlan& plan, const ExpertSet& skipped, size_t index) {
   const int held = plan.num_experts() - skipped.Count(plan.spec.layers[index],
                                                       plan.spec.expert_begin, plan.spec.expert_end);
   return plan.layer_bytes[index] / plan.num_experts() * held;
 }
 
-int64_t HeldBytes(const ShardPlan& plan, const SkippedExperts& skipped, const ModelConfig& config) {
+int64_t HeldBytes(const ShardPlan& plan, const ExpertSet& skipped, const ModelConfig& config) {
   int64_t bytes = BiasBytes(plan, config) * plan.num_layers();
   for (size_t i = 0; i < plan.spec.layers.size(); ++i) bytes += HeldLayerBytes(plan, skipped, i);
   return bytes;
 }
 
 WorkerMemoryPlan PlanWorkerMemory(const Checkpoint& checkpoint, const std::vector<ShardPlan>& plans,
-                                  const SkippedExperts& skipped, int max_batch_tokens) {
+                                  const ExpertSet& skipped, int max_batch_tokens) {
   const ModelConfig& config = checkpoint.config();
   WorkerMemoryPlan memory;
   memory.process = kProgramBytes + HeaderMemory(checkpoint);

@@ -4,15 +4,15 @@
 #include <vector>
 
 #include "libs/checkpoint/checkpoint.h"
+#include "libs/model/expert_set.h"
 #include "services/expert-worker/shard_plan.h"
-#include "services/expert-worker/skipped_experts.h"
 
 namespace atelier {
 
 // Packed bytes of the plan's `index`-th layer, without those of skipped experts.
-int64_t HeldLayerBytes(const ShardPlan& plan, const SkippedExperts& skipped, size_t index);
+int64_t HeldLayerBytes(const ShardPlan& plan, const ExpertSet& skipped, size_t index);
 // Of all its layers, biases included.
-int64_t HeldBytes(const ShardPlan& plan, const SkippedExperts& skipped, const ModelConfig& config);
+int64_t HeldBytes(const ShardPlan& plan, const ExpertSet& skipped, const ModelConfig& config);
 
 // What a worker takes of its node's memory, in bytes. A plain value.
 struct WorkerMemoryPlan {
@@ -28,7 +28,7 @@ struct WorkerMemoryPlan {
 // rows. Reserved huge pages may round each layer up to 2 MiB; memory shared with clients comes on
 // top as far as they use it.
 WorkerMemoryPlan PlanWorkerMemory(const Checkpoint& checkpoint, const std::vector<ShardPlan>& plans,
-                                  const SkippedExperts& skipped, int max_batch_tokens);
+                                  const ExpertSet& skipped, int max_batch_tokens);
 
 // What any process remembers of a checkpoint that it has open.
 int64_t HeaderMemory(const Checkpoint& checkpoint);

@@ -71,7 +71,7 @@ absl::Status CheckRequest(const ForwardRequest& request, const WorkerDescription
 }
 
 absl::Status CheckNotSkipped(const ForwardRequest& request, const WorkerDescription& worker,
-                             const SkippedExperts& skipped) {
+                             const ExpertSet& skipped) {
   if (skipped.empty()) return absl::OkStatus();
   const int top_k = request.routing.top_k;
   for (int i = 0; i < request.batch.num_tokens * top_k; ++i) {

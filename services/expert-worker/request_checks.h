@@ -1,8 +1,8 @@
 #pragma once
 
 #include "absl/status/status.h"
+#include "libs/model/expert_set.h"
 #include "libs/transport/worker_protocol.h"
-#include "services/expert-worker/skipped_experts.h"
 
 namespace atelier {
 
@@ -15,6 +15,6 @@ absl::Status CheckRequest(const ForwardRequest& request, const WorkerDescription
 // worker would hold but for `skipped`: its product would be missing in the sums. REQUIRES: a
 // request that CheckRequest has passed.
 absl::Status CheckNotSkipped(const ForwardRequest& request, const WorkerDescription& worker,
-                             const SkippedExperts& skipped);
+                             const ExpertSet& skipped);
 
 }  // namespace atelier

@@ -14,6 +14,7 @@
 #include "libs/base/ready_file.h"
 #include "libs/base/status_macros.h"
 #include "libs/base/version.h"
+#include "libs/checkpoint/expert_set_file.h"
 #include "libs/checkpoint/mapped_file.h"
 #include "libs/kernels/cpu_features.h"
 #include "libs/model/placement_file.h"
@@ -26,7 +27,6 @@
 namespace atelier {
 namespace {
 
-constexpr size_t kMaxSkipFileBytes = size_t{4} << 20;
 // For the last bytes of answers whose calls have ended.
 constexpr absl::Duration kFlushGrace = absl::Seconds(2);
 
@@ -129,14 +129,11 @@ absl::Status Worker::ReadPlacement() {
 
 absl::Status Worker::ReadSkippedExperts() {
   if (options_.skip_experts.empty()) return absl::OkStatus();
-  absl::StatusOr<SkippedExperts> skipped;
-  const absl::StatusOr<MappedFile> file =
-      MappedFile::OpenSmall(options_.skip_experts, kMaxSkipFileBytes);
-  if (file.ok()) skipped = SkippedExperts::Parse(file->text(), checkpoint_->config());
-  const absl::Status status = file.ok() ? skipped.status() : file.status();
-  if (!status.ok()) {
-    return absl::Status(status.code(), absl::StrCat("--skip-experts=", options_.skip_experts, ": ",
-                                                    status.message()));
+  absl::StatusOr<ExpertSet> skipped = ReadExpertSet(options_.skip_experts, checkpoint_->config());
+  if (!skipped.ok()) {
+    return absl::Status(
+        skipped.status().code(),
+        absl::StrCat("--skip-experts=", options_.skip_experts, ": ", skipped.status().message()));
   }
   skipped_ = *std::move(skipped);
   return absl::OkStatus();

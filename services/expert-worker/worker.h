@@ -72,7 +72,7 @@ class Worker {
   std::unique_ptr<NodeArena> arena_;
   std::unique_ptr<Checkpoint> checkpoint_;
   std::vector<ShardSpec> shards_;
-  SkippedExperts skipped_;
+  ExpertSet skipped_;
   LayerMethods methods_;
   std::unique_ptr<StoreHost> host_;
   std::unique_ptr<WorkerService> service_;

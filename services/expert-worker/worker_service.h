@@ -11,6 +11,7 @@
 #include "libs/base/clock.h"
 #include "libs/kernels/aligned_buffer.h"
 #include "libs/metrics/metrics.h"
+#include "libs/model/expert_set.h"
 #include "libs/transport/worker_protocol.h"
 #include "services/expert-worker/batch_merger.h"
 #include "services/expert-worker/batcher.h"
@@ -18,7 +19,6 @@
 #include "services/expert-worker/lifecycle.h"
 #include "services/expert-worker/load_counter.h"
 #include "services/expert-worker/shard_host.h"
-#include "services/expert-worker/skipped_experts.h"
 
 namespace atelier {
 
@@ -48,7 +48,7 @@ class WorkerService final : public WorkerHandler {
   struct Served {
     WorkerDescription description;
     std::vector<int64_t> expert_bytes;  // mean packed bytes of an expert of each shard, for metrics
-    SkippedExperts skipped = {};        // experts of the shards that are not held
+    ExpertSet skipped = {};             // experts of the shards that are not held
   };
   WorkerService(Served served, const BatcherOptions& batching, const Dependencies& dependencies);
   ~WorkerService() override;
@@ -99,7 +99,7 @@ class WorkerService final : public WorkerHandler {
   }
   bool Idle() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return in_flight_ == 0; }
 
-  const SkippedExperts skipped_;
+  const ExpertSet skipped_;
   Lifecycle& lifecycle_;
   WorkerMetrics& metrics_;
   Clock& clock_;

@@ -379,9 +379,9 @@ TEST(RequestChecks, RowsForSkippedExpertsAreRefusedByName) {
   request.batch.num_tokens = 2;
   request.routing = {2, 2, ids, request.routing.weights};
   const auto check = [&](absl::string_view file) {
-    return CheckNotSkipped(request, Description(), SkippedExperts::Parse(file, config).value());
+    return CheckNotSkipped(request, Description(), ExpertSet::Parse(file, config).value());
   };
-  ATELIER_EXPECT_OK(CheckNotSkipped(request, Description(), SkippedExperts()));
+  ATELIER_EXPECT_OK(CheckNotSkipped(request, Description(), ExpertSet()));
   ATELIER_EXPECT_OK(check("1: 0-15"));
   ATELIER_EXPECT_OK(check("2: 2,4-15"));
   EXPECT_THAT(check("2: 3"), StatusIs(absl::StatusCode::kFailedPrecondition,

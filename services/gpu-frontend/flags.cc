@@ -121,15 +121,21 @@ FlagSpec DeviceFlag(FrontendOptions* o) {
 }
 
 FlagSection ComputeFlags(FrontendOptions* o) {
-  return {"Compute",
-          {DeviceFlag(o),
-           IntFlag("threads", "CPU threads. 0 = the CPUs this process may use.", {0, 4096},
-                   &o->threads),
-           ChoiceFlag(
-               "cpu-isa", {"auto", "scalar", "avx2", "avxvnni", "avx512", "amx"},
-               "Caps the instruction set of the CPU kernels of attention and the rest (the experts "
-               "are the workers' own). auto = the best this CPU has.",
-               &o->cpu_isa)}};
+  return {
+      "Compute",
+      {DeviceFlag(o),
+       StringFlag("device-experts", "FILE",
+                  "The device computes the routed experts that FILE names (lines LAYER: "
+                  "EXPERTS, e.g. 3: 0-7,12), in bf16; no row is sent to workers for them, which "
+                  "need not hold them (expert-worker --skip-experts=FILE). Default: none.",
+                  &o->device_experts),
+       IntFlag("threads", "CPU threads. 0 = the CPUs this process may use.", {0, 4096},
+               &o->threads),
+       ChoiceFlag(
+           "cpu-isa", {"auto", "scalar", "avx2", "avxvnni", "avx512", "amx"},
+           "Caps the instruction set of the CPU kernels of attention and the rest (the experts "
+           "are the workers' own). auto = the best this CPU has.",
+           &o->cpu_isa)}};
 }
 
 FlagSection SchedulingFlags(FrontendOptions* o) {

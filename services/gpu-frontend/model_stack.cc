@@ -9,6 +9,7 @@
 #include "absl/strings/str_join.h"
 #include "libs/base/status_macros.h"
 #include "libs/checkpoint/checkpoint.h"
+#include "libs/checkpoint/expert_set_file.h"
 #include "libs/client/client.h"
 #include "libs/device/cpu/cpu_device.h"
 #include "libs/numa/topology.h"
@@ -96,6 +97,16 @@ absl::StatusOr<std::unique_ptr<Device>> CreateDevice(const FrontendOptions& opti
   return created;
 }
 
+absl::StatusOr<ExpertSet> DeviceExpertsOf(const FrontendOptions& options,
+                                          const ModelConfig& config) {
+  if (options.device_experts.empty()) return ExpertSet();
+  absl::StatusOr<ExpertSet> experts = ReadExpertSet(options.device_experts, config);
+  if (experts.ok()) return experts;
+  return absl::Status(
+      experts.status().code(),
+      absl::StrCat("--device-experts=", options.device_experts, ": ", experts.status().message()));
+}
+
 GraphOptions GraphOptionsFor(const FrontendOptions& options, const ModelConfig& config) {
   GraphOptions graph;
   graph.kv_cache_bytes = options.kv_cache_bytes;
@@ -139,7 +150,8 @@ class ModelStack final : public LoadedModel {
     const ModelConfig& config = checkpoint_->config();
     ATELIER_RETURN_IF_ERROR(config.CheckHasExperts());
     ATELIER_ASSIGN_OR_RETURN(device_, CreateDevice(options, context));
-    const GraphOptions graph = GraphOptionsFor(options, config);
+    GraphOptions graph = GraphOptionsFor(options, config);
+    ATELIER_ASSIGN_OR_RETURN(graph.device_experts, DeviceExpertsOf(options, config));
     // Before the workers, which may take minutes.
     ATELIER_RETURN_IF_ERROR(ModelGraph::CheckFits(config, *device_, graph));
     ATELIER_ASSIGN_OR_RETURN(client_, AwaitWorkers(options, *checkpoint_, context));

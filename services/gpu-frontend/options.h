@@ -35,7 +35,8 @@ struct FrontendOptions {
   absl::Duration replica_grace = absl::Seconds(3);
 
   std::string device = "cpu";
-  int threads = 0;  // 0 = what the machine offers
+  std::string device_experts;  // file naming routed experts that the device computes; empty = none
+  int threads = 0;             // 0 = what the machine offers
   std::string cpu_isa = "auto";
 
   int context_length = 0;  // 0 = the model's

@@ -32,6 +32,7 @@ class GraphWithLocalExperts final : public ModelUnderTest {
     graph.block_size = kBlockSize;
     graph.kv_cache_bytes = options.kv_cache_tokens * KvBytesPerToken(checkpoint.config());
     graph.max_tokens_per_step = options.max_tokens_per_step;
+    graph.device_experts = options.device_experts;
     ATELIER_ASSIGN_OR_RETURN(graph_, ModelGraph::Create(checkpoint, *device_, *experts_, graph,
                                                         clock_, logger_, metrics_));
     return absl::OkStatus();

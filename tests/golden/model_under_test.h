@@ -10,6 +10,7 @@
 #include "libs/checkpoint/checkpoint.h"
 #include "libs/kernels/cpu_features.h"
 #include "libs/model/dtype.h"
+#include "libs/model/expert_set.h"
 #include "libs/model/shard.h"
 
 namespace atelier::golden {
@@ -22,6 +23,7 @@ struct RunOptions {
   int num_threads = 1;              // of the frontend's device
   int max_tokens_per_step = 512;    // prefill chunk
   int kv_cache_tokens = 4096;
+  ExpertSet device_experts{};  // routed ones that the frontend computes itself
 };
 
 // The frontend's graph over the routed experts of this process: everything but wires and the

@@ -113,6 +113,43 @@ TEST_P(TinyModelOfMethod, SplitExpertsAgreeWithTheReference) {
   ExpectWithinBounds(tiny_, options);
 }
 
+// Experts of one layer, all of them (no worker is asked), and a few of every layer.
+std::vector<ExpertSet> DeviceChoices(const ModelConfig& config) {
+  std::string all_of_one, some_of_all;
+  for (int layer = 0; layer < config.num_layers; ++layer) {
+    if (!config.is_moe_layer[static_cast<size_t>(layer)]) continue;
+    if (all_of_one.empty()) {
+      all_of_one = absl::StrCat(layer, ": 0-", config.moe.num_experts - 1, "\n");
+    }
+    absl::StrAppend(&some_of_all, layer, ": 0,", 2 + layer % 2, "-", config.moe.num_experts / 2,
+                    "\n");
+  }
+  return {ExpertSet::Parse(all_of_one, config).value(),
+          ExpertSet::Parse(some_of_all, config).value()};
+}
+
+TEST_P(TinyModelOfMethod, ExpertsOnTheDeviceAgreeWithTheReference) {
+  for (const ExpertSet& experts : DeviceChoices(tiny_.checkpoint().config())) {
+    ExpectWithinBounds(tiny_, {.method = method(), .device_experts = experts});
+  }
+}
+
+TEST_P(TinyModelOfMethod, ChunkSizeChangesNoBitOfExpertsOnTheDevice) {
+  const Sequence& sequence = tiny_.sequence("prompt_64");
+  for (const ExpertSet& experts : DeviceChoices(tiny_.checkpoint().config())) {
+    const auto logits_with = [&](int chunk, int threads) {
+      const auto model = Start(tiny_, {.method = method(),
+                                       .num_threads = threads,
+                                       .max_tokens_per_step = chunk,
+                                       .device_experts = experts});
+      return AllLogits(*model, sequence.tokens);
+    };
+    const std::vector<float> whole = logits_with(64, 1);
+    EXPECT_EQ(logits_with(1, 1), whole);
+    EXPECT_EQ(logits_with(17, 3), whole);
+  }
+}
+
 TEST_P(TinyModelOfMethod, ChunkSizeChangesNoBit) {
   const Sequence& sequence = tiny_.sequence("prompt_64");
   const auto logits_with = [&](int chunk) {

@@ -193,5 +193,28 @@ TEST_F(MemoryPlanTest, IsWhatAFrontendTakesAtFirstAndAtMost) {
   ExpectAsPlanned(worker->Memory("VmRSS"), plan["workers"][0]["most_bytes"]);
 }
 
+// The workers hold none of the experts that the frontend's device computes.
+TEST_F(MemoryPlanTest, IsWhatBothTakeWhereTheFrontendComputesExperts) {
+  const std::string file = dir_.File("experts");
+  std::ofstream(file) << "0: 0-19\n1: 2-21\n2: 12-31\n3: 0-18, 20\n";
+  const json usual = Inspect({"--skip-experts=" + file})["frontend"];
+  const int64_t cache = kContext * usual["kv_bytes_per_token"].get<int64_t>();
+  const int64_t memory =
+      usual["most_bytes"].get<int64_t>() - usual["kv_cache_bytes"].get<int64_t>() + cache;
+  const json plan = Inspect({"--skip-experts=" + file, absl::StrCat("--frontend-memory=", memory)});
+  const auto worker = StartWorker({"--skip-experts=" + file});
+  Server frontend(
+      dir_.File("frontend"),
+      {ATELIER_FRONTEND_BINARY, "--model-path=" + model_->path(), "--workers=" + worker->Address(),
+       "--device-experts=" + file, "--port=0",
+       absl::StrCat("--kv-cache-bytes=", plan["frontend"]["kv_cache_bytes"].get<int64_t>())});
+  const std::string address = frontend.Address();
+  ASSERT_NE(address, "");
+  ExpectAsPlanned(frontend.Memory("VmRSS"), plan["frontend"]["resident_bytes"]);
+  Generate(address, kContext - 2);  // fails where a row is sent for an expert that is skipped
+  ExpectAsPlanned(frontend.Memory("VmRSS"), plan["frontend"]["most_bytes"]);
+  ExpectAsPlanned(worker->Memory("VmRSS"), plan["workers"][0]["most_bytes"]);
+}
+
 }  // namespace
 }  // namespace atelier

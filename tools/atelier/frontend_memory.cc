@@ -19,10 +19,10 @@ absl::StatusOr<FrontendMemory> PlanFrontendMemory(const Checkpoint& checkpoint, 
   plan.process = kFrontendProgramBytes + HeaderMemory(checkpoint);
   plan.gpu_experts = gpu_experts;
   // Of sequences as long as the model allows; a smaller cache makes them, and this, smaller.
-  plan.workspace =
-      WorkspaceBytes(config, {defaults.chunked_prefill_size + defaults.max_running_requests,
-                              defaults.max_running_requests,
-                              CeilDiv(config.max_position_embeddings, defaults.page_size)});
+  plan.workspace = WorkspaceBytes(
+      config,
+      {defaults.chunked_prefill_size + defaults.max_running_requests, defaults.max_running_requests,
+       CeilDiv(config.max_position_embeddings, defaults.page_size), gpu_experts > 0});
   plan.kv_bytes_per_token = KvBytesPerToken(config);
   const int64_t page_bytes = plan.kv_bytes_per_token * defaults.page_size;
   const int64_t left =

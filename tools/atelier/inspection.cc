@@ -11,6 +11,7 @@
 #include "libs/kernels/cpu_features.h"
 #include "libs/kernels/kernel_table.h"
 #include "services/expert-worker/choose_method.h"
+#include "services/gpu-frontend/graph/memory_plan.h"
 
 namespace atelier {
 namespace {
@@ -113,7 +114,7 @@ absl::Status NameKernels(const LayerMethods& methods, Inspection& inspection) {
 }
 
 // The first experts of each layer, which stand for any: all of a layer are alike.
-absl::StatusOr<SkippedExperts> FirstExperts(int count, const ModelConfig& config) {
+absl::StatusOr<ExpertSet> FirstExperts(int count, const ModelConfig& config) {
   if (count > config.moe.num_experts) {
     return absl::InvalidArgumentError(absl::StrCat("--gpu-experts=", count, ": the model has ",
                                                    config.moe.num_experts, " a layer"));
@@ -123,7 +124,7 @@ absl::StatusOr<SkippedExperts> FirstExperts(int count, const ModelConfig& config
     if (!config.is_moe_layer[static_cast<size_t>(layer)]) continue;
     absl::StrAppend(&text, layer, ": 0-", count - 1, "\n");
   }
-  return SkippedExperts::Parse(text, config);
+  return ExpertSet::Parse(text, config);
 }
 
 absl::StatusOr<std::vector<ShardPlan>> PlanSlice(int index, int count, const LayerMethods& methods,
@@ -147,20 +148,16 @@ absl::Status PlanWorkers(const Checkpoint& checkpoint, const InspectOptions& opt
 }
 
 // Experts that move from the workers to the frontend's device.
-absl::Status MoveExperts(const LayerMethods& methods, InspectOptions& options,
-                         Inspection& inspection) {
-  if (options.gpu_experts == 0) return absl::OkStatus();
+absl::Status MoveExperts(InspectOptions& options, Inspection& inspection) {
   const ModelConfig& config = inspection.config;
-  ATELIER_ASSIGN_OR_RETURN(options.skipped, FirstExperts(options.gpu_experts, config));
-  ATELIER_ASSIGN_OR_RETURN(const std::vector<ShardPlan> whole, PlanSlice(0, 1, methods, config));
-  inspection.frontend_memory.gpu_experts =
-      HeldBytes(whole[0], {}, config) - HeldBytes(whole[0], options.skipped, config);
+  if (options.gpu_experts > 0) {
+    ATELIER_ASSIGN_OR_RETURN(options.skipped, FirstExperts(options.gpu_experts, config));
+  }
+  inspection.frontend_memory.gpu_experts = DeviceExpertBytes(config, options.skipped);
+  if (options.skipped.empty()) return absl::OkStatus();
   inspection.notes.push_back(
-      absl::StrCat("--gpu-experts=", options.gpu_experts,
-                   " assumes a frontend that computes as many experts of ",
-                   "each layer on its device, and workers that skip them (--skip-experts). "
-                   "gpu-frontend of this ",
-                   "version computes none itself and would be refused their rows"));
+      "the plan assumes frontends that compute the experts that workers skip: give both the same "
+      "file, gpu-frontend --device-experts=FILE and expert-worker --skip-experts=FILE");
   return absl::OkStatus();
 }
 
@@ -172,7 +169,7 @@ absl::Status InspectExperts(const Checkpoint& checkpoint, InspectOptions options
   ATELIER_RETURN_IF_ERROR(NameFlags(methods.status(), {{"method=", "--method="}}));
   inspection.methods = MethodNames(inspection.config, *methods);
   ATELIER_RETURN_IF_ERROR(NameKernels(*methods, inspection));
-  ATELIER_RETURN_IF_ERROR(MoveExperts(*methods, options, inspection));
+  ATELIER_RETURN_IF_ERROR(MoveExperts(options, inspection));
   return PlanWorkers(checkpoint, options, *methods, inspection);
 }
 

@@ -9,9 +9,9 @@
 #include "absl/status/statusor.h"
 #include "libs/checkpoint/checkpoint.h"
 #include "libs/model/dtype.h"
+#include "libs/model/expert_set.h"
 #include "services/expert-worker/memory_plan.h"
 #include "services/expert-worker/shard_plan.h"
-#include "services/expert-worker/skipped_experts.h"
 #include "tools/atelier/frontend_memory.h"
 #include "tools/atelier/role_bytes.h"
 
@@ -41,7 +41,7 @@ struct InspectOptions {
   int workers = 1;                              // that share the experts, a slice each
   std::optional<Method> method = std::nullopt;  // as --method of the workers; unset = as published
   int max_batch_tokens = 8192;                  // as their --max-tokens-per-call
-  SkippedExperts skipped = {};                  // as their --skip-experts
+  ExpertSet skipped = {};                       // as their --skip-experts
   int gpu_experts = 0;          // of each layer that frontends compute themselves, beside `skipped`
   int64_t frontend_memory = 0;  // what the frontend may take; 0 = its default KV cache
 };

@@ -152,15 +152,17 @@ TEST_F(InspectionTest, MovesExpertsFromWorkersToTheFrontend) {
   EXPECT_EQ(left, 4 * 5 * kExpertElements * 2);
   EXPECT_EQ(all.frontend_memory.Resident() + moved.frontend_memory.gpu_experts,
             moved.frontend_memory.Resident());
+  EXPECT_GT(moved.frontend_memory.workspace, all.frontend_memory.workspace);
   ASSERT_EQ(moved.notes.size(), 1u);
-  EXPECT_THAT(moved.notes[0], HasSubstr("computes none itself"));
+  EXPECT_THAT(moved.notes[0], HasSubstr("--device-experts=FILE"));
   EXPECT_THAT(Inspect(*checkpoint, {.gpu_experts = 9}),
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("--gpu-experts=9")));
   // The same by name.
-  ATELIER_ASSERT_OK_AND_ASSIGN(const SkippedExperts skipped,
-                               SkippedExperts::Parse("0: 5-7", checkpoint->config()));
+  ATELIER_ASSERT_OK_AND_ASSIGN(const ExpertSet skipped,
+                               ExpertSet::Parse("0: 5-7", checkpoint->config()));
   ATELIER_ASSERT_OK_AND_ASSIGN(const Inspection named, Inspect(*checkpoint, {.skipped = skipped}));
   EXPECT_EQ(named.workers[0].weights, (4 * 8 - 3) * kExpertElements * 2);
+  EXPECT_EQ(named.frontend_memory.gpu_experts, 3 * kExpertElements * 2);
 }
 
 TEST_F(InspectionTest, RefusesMoreSlicesThanTheExpertsHave) {

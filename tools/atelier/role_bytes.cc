@@ -90,7 +90,7 @@ absl::StatusOr<FileBytes> BytesOfFrontend(const Checkpoint& checkpoint) {
 }
 
 absl::StatusOr<FileBytes> BytesOfWorker(const Checkpoint& checkpoint, const ShardSpec& shard,
-                                        const SkippedExperts& skipped) {
+                                        const ExpertSet& skipped) {
   ATELIER_ASSIGN_OR_RETURN(const LayerMethods methods, ChooseMethods(checkpoint, std::nullopt));
   ATELIER_ASSIGN_OR_RETURN(const std::vector<ShardPlan> plans,
                            PlanShards(checkpoint.config(), {shard}, methods));

@@ -7,8 +7,8 @@
 #include "absl/status/statusor.h"
 #include "libs/checkpoint/byte_ranges.h"
 #include "libs/checkpoint/checkpoint.h"
+#include "libs/model/expert_set.h"
 #include "services/expert-worker/shard_plan.h"
-#include "services/expert-worker/skipped_experts.h"
 
 namespace atelier {
 
@@ -25,7 +25,7 @@ absl::StatusOr<FileBytes> BytesOfFrontend(const Checkpoint& checkpoint);
 // piece of every row, all of it (except where a file keeps its columns together, as GPTQ and AWQ
 // do, which for gate and up then means all). Errors as PlanShards' and FindExpert's.
 absl::StatusOr<FileBytes> BytesOfWorker(const Checkpoint& checkpoint, const ShardSpec& shard,
-                                        const SkippedExperts& skipped);
+                                        const ExpertSet& skipped);
 
 void Add(const FileBytes& more, FileBytes& to);
 uint64_t TotalBytes(const FileBytes& bytes);

@@ -4,21 +4,10 @@
 
 #include "libs/base/command_line.h"
 #include "libs/base/status_macros.h"
-#include "libs/checkpoint/mapped_file.h"
+#include "libs/checkpoint/expert_set_file.h"
 #include "libs/model/shard.h"
 
 namespace atelier {
-namespace {
-
-constexpr size_t kMaxSkipFileBytes = size_t{4} << 20;
-
-absl::StatusOr<SkippedExperts> ReadSkipped(const std::string& path, const ModelConfig& config) {
-  ATELIER_ASSIGN_OR_RETURN(const MappedFile file, MappedFile::OpenSmall(path, kMaxSkipFileBytes));
-  return SkippedExperts::Parse(file.text(), config);
-}
-
-}  // namespace
-
 std::vector<FlagSpec> RoleFlagSpecs(std::string help, RoleFlags* flags) {
   return {ChoiceFlag("role", {"frontend", "worker", "all"}, std::move(help), &flags->role),
           StringFlag("shard-slice", "I/N", "As the worker's.", &flags->shard_slice),
@@ -35,9 +24,9 @@ absl::Status ValidateRole(const RoleFlags& flags) {
   return NameFlags(ParseExpertRange(flags.experts).status(), {{"", "--experts: "}});
 }
 
-absl::StatusOr<SkippedExperts> SkippedOf(const RoleFlags& flags, const ModelConfig& config) {
-  if (flags.skip_experts.empty()) return SkippedExperts();
-  absl::StatusOr<SkippedExperts> skipped = ReadSkipped(flags.skip_experts, config);
+absl::StatusOr<ExpertSet> SkippedOf(const RoleFlags& flags, const ModelConfig& config) {
+  if (flags.skip_experts.empty()) return ExpertSet();
+  absl::StatusOr<ExpertSet> skipped = ReadExpertSet(flags.skip_experts, config);
   if (!skipped.ok()) return NameFlags(skipped.status(), {{"", "--skip-experts: "}});
   return skipped;
 }
@@ -48,7 +37,7 @@ ShardSpec ShardOf(const RoleFlags& flags, const ModelConfig& config) {
 
 absl::StatusOr<FileBytes> BytesOfWorker(const RoleFlags& flags, const Checkpoint& checkpoint) {
   ATELIER_RETURN_IF_ERROR(VerifyTensors(checkpoint, Role::kWorker));
-  ATELIER_ASSIGN_OR_RETURN(const SkippedExperts skipped, SkippedOf(flags, checkpoint.config()));
+  ATELIER_ASSIGN_OR_RETURN(const ExpertSet skipped, SkippedOf(flags, checkpoint.config()));
   absl::StatusOr<FileBytes> bytes =
       BytesOfWorker(checkpoint, ShardOf(flags, checkpoint.config()), skipped);
   if (bytes.ok()) return bytes;

@@ -29,7 +29,7 @@ std::vector<FlagSpec> RoleFlagSpecs(std::string help, RoleFlags* flags);
 absl::Status ValidateRole(const RoleFlags& flags);
 
 // The experts that --skip-experts names. Errors begin with the flag.
-absl::StatusOr<SkippedExperts> SkippedOf(const RoleFlags& flags, const ModelConfig& config);
+absl::StatusOr<ExpertSet> SkippedOf(const RoleFlags& flags, const ModelConfig& config);
 // The worker's shard. REQUIRES: valid.
 ShardSpec ShardOf(const RoleFlags& flags, const ModelConfig& config);
 // What that worker reads. Errors as BytesOfWorker's and SkippedOf's, beginning with the flag.

@@ -132,6 +132,16 @@ void GatherRows(const CpuContext&, const GatherRowsArgs& args) {
   }
 }
 
+void AddWeightedRows(const CpuContext& cpu, const AddWeightedRowsArgs& args) {
+  const size_t width = static_cast<size_t>(args.width);
+  cpu.threads.ParallelFor(args.rows, RowGrain(args.width), [&](int64_t begin, int64_t end) {
+    for (size_t r = static_cast<size_t>(begin); r < static_cast<size_t>(end); ++r) {
+      float* out = args.out + static_cast<size_t>(args.indices[r]) * width;
+      for (size_t j = 0; j < width; ++j) out[j] += args.weights[r] * args.x[r * width + j];
+    }
+  });
+}
+
 void ToBFloat16(const CpuContext& cpu, const ToBFloat16Args& args) {
   cpu.threads.ParallelFor(static_cast<int64_t>(args.count), kElementsPerPiece,
                           [&](int64_t begin, int64_t end) {

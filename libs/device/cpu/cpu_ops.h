@@ -33,6 +33,7 @@ void Route(const CpuContext& cpu, const RouteArgs& args);
 void Add(const CpuContext& cpu, const AddArgs& args);
 void GateRows(const CpuContext& cpu, const GateRowsArgs& args);
 void GatherRows(const CpuContext& cpu, const GatherRowsArgs& args);
+void AddWeightedRows(const CpuContext& cpu, const AddWeightedRowsArgs& args);
 void ToBFloat16(const CpuContext& cpu, const ToBFloat16Args& args);
 
 }  // namespace cpu_ops

@@ -28,6 +28,10 @@ void CpuStream::Copy(void* to, const void* from, size_t bytes) {
   Queue([to, from, bytes] { std::memcpy(to, from, bytes); });
 }
 
+void CpuStream::Zero(void* to, size_t bytes) {
+  Queue([to, bytes] { std::memset(to, 0, bytes); });
+}
+
 void CpuStream::Record(DeviceEvent& event) {
   auto& cpu_event = static_cast<CpuEvent&>(event);
   cpu_event.stream_ = this;

@@ -34,6 +34,7 @@ class CpuStream final : public DeviceStream {
       : context_{threads, kernels, rows, scratch_}, mode_(mode) {}
 
   void Copy(void* to, const void* from, size_t bytes) override;
+  void Zero(void* to, size_t bytes) override;
   void Record(DeviceEvent& event) override;
   void Wait(DeviceEvent& event) override;
   void HostFunction(std::function<void()> function) override { Queue(std::move(function)); }
@@ -53,6 +54,9 @@ class CpuStream final : public DeviceStream {
   void Add(const AddArgs& args) override { QueueOp(cpu_ops::Add, args); }
   void GateRows(const GateRowsArgs& args) override { QueueOp(cpu_ops::GateRows, args); }
   void GatherRows(const GatherRowsArgs& args) override { QueueOp(cpu_ops::GatherRows, args); }
+  void AddWeightedRows(const AddWeightedRowsArgs& args) override {
+    QueueOp(cpu_ops::AddWeightedRows, args);
+  }
   void ToBFloat16(const ToBFloat16Args& args) override { QueueOp(cpu_ops::ToBFloat16, args); }
 
   // Runs queued work up to and including number `sequence`.

@@ -2,17 +2,23 @@
 
 namespace atelier {
 
-void QueueFfn(const LayerContext& context, const FfnWeights& weights) {
+void QueueFfnOf(const LayerContext& context, const FfnWeights& weights, const float* x, int rows,
+                float* out) {
   Workspace& space = context.space;
   const size_t hidden = static_cast<size_t>(context.config.hidden_size);
   const size_t width = static_cast<size_t>(weights.intermediate);
-  const int rows = context.batch.rows;
-  context.stream.Linear({space.normed->As<float>(), hidden, weights.gate_up.get(), nullptr,
-                         space.gate_up->As<float>(), 2 * width, rows});
+  context.stream.Linear(
+      {x, hidden, weights.gate_up.get(), nullptr, space.gate_up->As<float>(), 2 * width, rows});
   context.stream.SwiGlu(
       {space.gate_up->As<float>(), space.activated->As<float>(), rows, weights.intermediate});
-  context.stream.Linear({space.activated->As<float>(), width, weights.down.get(), nullptr,
-                         space.block_out->As<float>(), hidden, rows});
+  context.stream.Linear(
+      {space.activated->As<float>(), width, weights.down.get(), nullptr, out, hidden, rows});
+}
+
+void QueueFfn(const LayerContext& context, const FfnWeights& weights) {
+  Workspace& space = context.space;
+  QueueFfnOf(context, weights, space.normed->As<float>(), context.batch.rows,
+             space.block_out->As<float>());
 }
 
 void QueueDenseBlock(const LayerContext& context, const LayerWeights& weights) {

@@ -29,12 +29,13 @@ absl::Status MemoryPlan::CheckFits(int64_t free_bytes) const {
       absl::StrCat("the frontend needs ", Total(), " bytes (weights ", weights, ", KV cache ",
                    kv_cache, ", workspace ", workspace, ") but its device has ", free_bytes,
                    " free: lower --kv-cache-bytes, --chunked-prefill-size or "
-                   "--context-length"));
+                   "--context-length, or name fewer --device-experts"));
 }
 
 int64_t WorkspaceBytes(const ModelConfig& config, const StepSizes& sizes) {
   return Workspace::Bytes(
-      config, {sizes.max_tokens, sizes.max_sequences, sizes.max_blocks, config.vocab_size});
+      config, {sizes.max_tokens, sizes.max_sequences, sizes.max_blocks, config.vocab_size,
+               sizes.device_experts ? config.moe.intermediate_size : 0});
 }
 
 int64_t WeightBytes(const ModelConfig& config) {
@@ -46,6 +47,15 @@ int64_t WeightBytes(const ModelConfig& config) {
         int64_t{config.vocab_size} * config.hidden_size * static_cast<int64_t>(sizeof(BFloat16));
   }
   return bytes;
+}
+
+int64_t DeviceExpertBytes(const ModelConfig& config, const ExpertSet& experts) {
+  int64_t count = 0;
+  for (int layer = 0; layer < config.num_layers; ++layer) {
+    count += experts.Count(layer, 0, config.moe.num_experts);
+  }
+  return count * 3 * config.hidden_size * config.moe.intermediate_size *
+         static_cast<int64_t>(sizeof(BFloat16));
 }
 
 int64_t KvBytesPerToken(const ModelConfig& config) {

@@ -3,6 +3,7 @@
 #include <cstdint>
 
 #include "absl/status/status.h"
+#include "libs/model/expert_set.h"
 #include "libs/model/model_config.h"
 
 namespace atelier {
@@ -30,11 +31,14 @@ struct StepSizes {
   int max_tokens = 0;
   int max_sequences = 0;
   int max_blocks = 0;
+  bool device_experts = false;  // routed experts on the device
 };
 int64_t WorkspaceBytes(const ModelConfig& config, const StepSizes& sizes);
 
 // Bytes of all tensors but the routed experts, as the graph keeps them on the device.
 int64_t WeightBytes(const ModelConfig& config);
+// And of so many routed experts.
+int64_t DeviceExpertBytes(const ModelConfig& config, const ExpertSet& experts);
 
 // Bytes that one token's keys and values take in all layers.
 int64_t KvBytesPerToken(const ModelConfig& config);

@@ -152,17 +152,29 @@ struct GraphSizes {
   StepLimits limits;
 };
 
+absl::Status CheckDeviceExperts(const ModelConfig& config, const ExpertSet& experts) {
+  if (experts.empty() || (config.moe.activation.IsSwiGlu() && !config.moe.expert_bias)) {
+    return absl::OkStatus();
+  }
+  return absl::UnimplementedError(absl::StrCat(
+      "--device-experts: the experts of model_type ", config.model_type,
+      config.moe.expert_bias ? " have biases" : " are not SwiGLU", ", which only workers compute"));
+}
+
 absl::StatusOr<GraphSizes> SizesOf(const ModelConfig& config, const Device& device,
                                    const GraphOptions& options) {
   ATELIER_RETURN_IF_ERROR(options.Validate());
+  ATELIER_RETURN_IF_ERROR(CheckDeviceExperts(config, options.device_experts));
   GraphSizes sizes;
   ATELIER_ASSIGN_OR_RETURN(
       sizes.num_blocks, KvCache::CountBlocks(config, options.kv_cache_bytes, options.block_size));
   const int64_t cache_tokens = int64_t{sizes.num_blocks} * options.block_size;
   ATELIER_ASSIGN_OR_RETURN(sizes.max_context, ContextLimit(options, config, cache_tokens));
   sizes.limits = {options.max_tokens_per_step, options.max_sequences,
-                  CeilDiv(sizes.max_context, options.block_size), config.vocab_size};
-  const MemoryPlan plan{WeightBytes(config), cache_tokens * KvBytesPerToken(config),
+                  CeilDiv(sizes.max_context, options.block_size), config.vocab_size,
+                  options.device_experts.empty() ? 0 : config.moe.intermediate_size};
+  const MemoryPlan plan{WeightBytes(config) + DeviceExpertBytes(config, options.device_experts),
+                        cache_tokens * KvBytesPerToken(config),
                         Workspace::Bytes(config, sizes.limits)};
   ATELIER_RETURN_IF_ERROR(plan.CheckFits(device.FreeBytes()));
   return sizes;
@@ -195,7 +207,8 @@ absl::StatusOr<std::unique_ptr<ModelGraph>> ModelGraph::Create(
   ATELIER_ASSIGN_OR_RETURN(parts.cache,
                            KvCache::Create(device, config, num_blocks, options.block_size));
   ATELIER_ASSIGN_OR_RETURN(parts.space, Workspace::Create(device, config, parts.limits));
-  ATELIER_ASSIGN_OR_RETURN(parts.weights, LoadModelWeights(checkpoint, device, clock, logger));
+  ATELIER_ASSIGN_OR_RETURN(
+      parts.weights, LoadModelWeights(checkpoint, options.device_experts, device, clock, logger));
   logger.Info("kv_cache",
               {Kv("blocks", parts.cache->num_blocks()), Kv("block_size", options.block_size),
                Kv("tokens", int64_t{num_blocks} * options.block_size),

@@ -7,6 +7,7 @@
 #include "libs/base/clock.h"
 #include "libs/base/log.h"
 #include "libs/checkpoint/checkpoint.h"
+#include "libs/model/expert_set.h"
 #include "services/gpu-frontend/engine/model_runner.h"
 
 namespace atelier {
@@ -22,6 +23,8 @@ struct GraphOptions {
   int max_tokens_per_step =
       2048;  // sizes the workspace; at least the engine's chunk + its running sequences
   int max_sequences = 256;  // in one step
+  // Routed experts that the device computes; workers need not hold them.
+  ExpertSet device_experts = {};
 
   absl::Status Validate() const;
 };
@@ -32,7 +35,8 @@ struct GraphOptions {
 class ModelGraph : public ModelRunner {
  public:
   // Whether Create would find the options fit for the model and the device's free memory: its
-  // RESOURCE_EXHAUSTED and INVALID_ARGUMENT, before anything is waited for or allocated.
+  // RESOURCE_EXHAUSTED, INVALID_ARGUMENT and, for device experts of a model that computes them in a
+  // way that the device has not, UNIMPLEMENTED, before anything is waited for or allocated.
   static absl::Status CheckFits(const ModelConfig& config, const Device& device,
                                 const GraphOptions& options);
   // Verifies every tensor first. RESOURCE_EXHAUSTED names the sizes when weights or KV cache do not

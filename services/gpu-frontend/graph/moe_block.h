@@ -1,5 +1,8 @@
 #pragma once
 
+#include <memory>
+#include <vector>
+
 #include "absl/status/status.h"
 #include "services/gpu-frontend/experts/remote_experts.h"
 #include "services/gpu-frontend/graph/layer_context.h"
@@ -26,12 +29,25 @@ class MoeBlock {
       : experts_(experts), clock_(clock), stages_(stages), routed_(device.CreateEvent()) {}
 
   // residual += routed experts + shared expert of norm(residual). The routed experts run elsewhere
-  // while the device computes the shared one. Blocks until the routed sums are there; their error
-  // otherwise, and then the residual is void.
+  // while the device computes the shared one and the routed ones that it has. Blocks until the
+  // routed sums are there; their error otherwise, and then the residual is void.
   absl::Status Run(const LayerContext& context, int layer, const LayerWeights& weights);
 
  private:
+  // Rows of one expert of the device, in the workspace's h_device_indices and h_device_weights.
+  struct ExpertRows {
+    size_t expert = 0;
+    size_t begin = 0;
+    int count = 0;
+  };
+
   void QueueRouter(const LayerContext& context, const LayerWeights& weights);
+  // Takes the choices of the device's experts out of the routing on the host; ascending experts.
+  static std::vector<ExpertRows> TakeDeviceRows(const LayerContext& context,
+                                                const LayerWeights& weights);
+  // block_out += what they make of their rows, of each by its weight.
+  static void QueueDeviceExperts(const LayerContext& context, const LayerWeights& weights,
+                                 const std::vector<ExpertRows>& rows);
   absl::StatusOr<std::unique_ptr<ExpertsInFlight>> Begin(const LayerContext& context, int layer);
 
   RemoteExperts& experts_;

@@ -37,9 +37,9 @@ void ReleasePagesOf(const PublishedMatrix& matrix) {
 
 }  // namespace
 
-absl::Status TensorLoader::Count(absl::Span<const uint8_t> bytes) {
+absl::Status TensorLoader::Count(absl::Span<const uint8_t> bytes, absl::string_view role_flags) {
   bytes_read_ += static_cast<int64_t>(bytes.size());
-  return checkpoint_.RequireFetched(bytes, "--role=frontend");
+  return checkpoint_.RequireFetched(bytes, role_flags);
 }
 
 absl::StatusOr<PublishedMatrix> TensorLoader::RequireMatrix(const std::string& name, int rows,
@@ -114,6 +114,28 @@ absl::StatusOr<std::unique_ptr<DeviceMatrix>> TensorLoader::Matrix(
   for (size_t i = 0; i < names.size(); ++i) {
     ATELIER_ASSIGN_OR_RETURN(matrices.emplace_back(), RequireMatrix(names[i], rows[i], columns));
   }
+  return Load(matrices, rows, columns);
+}
+
+absl::StatusOr<std::pair<std::unique_ptr<DeviceMatrix>, std::unique_ptr<DeviceMatrix>>>
+TensorLoader::Expert(int layer, int expert) {
+  const int hidden = checkpoint_.config().hidden_size;
+  const int width = checkpoint_.config().moe.intermediate_size;
+  ATELIER_ASSIGN_OR_RETURN(const ExpertTensors tensors, FindExpert(checkpoint_, layer, expert));
+  for (const PublishedMatrix* matrix : {&tensors.gate, &tensors.up, &tensors.down}) {
+    for (const MatrixBytes& bytes : matrix->bytes) {
+      ATELIER_RETURN_IF_ERROR(Count(bytes.data, "--role=all"));
+    }
+  }
+  ATELIER_ASSIGN_OR_RETURN(std::unique_ptr<DeviceMatrix> gate_up,
+                           Load({tensors.gate, tensors.up}, {width, width}, hidden));
+  ATELIER_ASSIGN_OR_RETURN(std::unique_ptr<DeviceMatrix> down,
+                           Load({tensors.down}, {hidden}, width));
+  return std::make_pair(std::move(gate_up), std::move(down));
+}
+
+absl::StatusOr<std::unique_ptr<DeviceMatrix>> TensorLoader::Load(
+    const std::vector<PublishedMatrix>& matrices, const std::vector<int>& rows, int columns) {
   const bool as_they_are = AreFloatsOfOneType(matrices);
   std::vector<std::vector<BFloat16>> converted(matrices.size());
   std::vector<HostMatrix> parts;

@@ -2,6 +2,7 @@
 
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -37,11 +38,18 @@ class TensorLoader {
   absl::StatusOr<std::unique_ptr<DeviceMatrix>> Matrix(const std::vector<std::string>& names,
                                                        const std::vector<int>& rows, int columns);
 
+  // A routed expert's gate on top of its up [2 I, H], and its down [H, I], as Matrix's.
+  absl::StatusOr<std::pair<std::unique_ptr<DeviceMatrix>, std::unique_ptr<DeviceMatrix>>> Expert(
+      int layer, int expert);
+
   int64_t bytes_read() const { return bytes_read_; }
 
  private:
-  // Before it is read.
-  absl::Status Count(absl::Span<const uint8_t> bytes);
+  // Before it is read. The flags are those that fetch it (Checkpoint::RequireFetched).
+  absl::Status Count(absl::Span<const uint8_t> bytes,
+                     absl::string_view role_flags = "--role=frontend");
+  absl::StatusOr<std::unique_ptr<DeviceMatrix>> Load(const std::vector<PublishedMatrix>& matrices,
+                                                     const std::vector<int>& rows, int columns);
   absl::StatusOr<PublishedMatrix> RequireMatrix(const std::string& name, int rows, int columns);
   absl::Status AppendFloats(const std::string& name, int size, std::vector<float>& values);
   absl::StatusOr<std::unique_ptr<DeviceBuffer>> Upload(const void* data, size_t bytes);

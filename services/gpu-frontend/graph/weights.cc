@@ -1,6 +1,8 @@
 #include "services/gpu-frontend/graph/weights.h"
 
 #include <string>
+#include <tuple>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "libs/base/progress.h"
@@ -70,6 +72,20 @@ absl::StatusOr<RouterWeights> LoadRouter(TensorLoader& loader, const ModelConfig
   return weights;
 }
 
+absl::StatusOr<std::vector<FfnWeights>> LoadExperts(TensorLoader& loader, const ModelConfig& config,
+                                                    const ExpertSet& chosen, int layer) {
+  std::vector<FfnWeights> experts;
+  if (chosen.Count(layer, 0, config.moe.num_experts) == 0) return experts;
+  experts.resize(static_cast<size_t>(config.moe.num_experts));
+  for (int expert = 0; expert < config.moe.num_experts; ++expert) {
+    if (!chosen.Contains(layer, expert)) continue;
+    FfnWeights& weights = experts[static_cast<size_t>(expert)];
+    weights.intermediate = config.moe.intermediate_size;
+    ATELIER_ASSIGN_OR_RETURN(std::tie(weights.gate_up, weights.down), loader.Expert(layer, expert));
+  }
+  return experts;
+}
+
 absl::StatusOr<LayerWeights> LoadLayer(TensorLoader& loader, const ModelConfig& config, int index) {
   const std::string layer = LayerPrefix(index);
   const int hidden = config.hidden_size;
@@ -102,7 +118,8 @@ absl::StatusOr<LayerWeights> LoadLayer(TensorLoader& loader, const ModelConfig& 
 
 }  // namespace
 
-absl::StatusOr<ModelWeights> LoadModelWeights(const Checkpoint& checkpoint, Device& device,
+absl::StatusOr<ModelWeights> LoadModelWeights(const Checkpoint& checkpoint,
+                                              const ExpertSet& experts, Device& device,
                                               Clock& clock, const Logger& logger) {
   const ModelConfig& config = checkpoint.config();
   TensorLoader loader(checkpoint, device);
@@ -119,6 +136,7 @@ absl::StatusOr<ModelWeights> LoadModelWeights(const Checkpoint& checkpoint, Devi
   progress.Add(1);
   for (int index = 0; index < config.num_layers; ++index) {
     ATELIER_ASSIGN_OR_RETURN(LayerWeights layer, LoadLayer(loader, config, index));
+    ATELIER_ASSIGN_OR_RETURN(layer.experts, LoadExperts(loader, config, experts, index));
     weights.layers.push_back(std::move(layer));
     progress.Add(1);
   }

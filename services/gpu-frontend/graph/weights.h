@@ -8,6 +8,7 @@
 #include "libs/base/log.h"
 #include "libs/checkpoint/checkpoint.h"
 #include "libs/device/device.h"
+#include "libs/model/expert_set.h"
 
 namespace atelier {
 
@@ -41,6 +42,8 @@ struct LayerWeights {
   FfnWeights ffn;        // dense FFN, or shared expert; gate_up is null in a MoE layer without one
   RouterWeights router;  // MoE layers only
   std::unique_ptr<DeviceBuffer> shared_gate;  // [1, H] fp32, or null
+  // Routed experts on the device, by expert; those of workers have no gate_up. Empty if all have.
+  std::vector<FfnWeights> experts;
 };
 
 struct ModelWeights {
@@ -50,9 +53,10 @@ struct ModelWeights {
   std::unique_ptr<DeviceMatrix> head;        // [vocab, H]
 };
 
-// Loads them layer by layer, reporting progress. Errors as Checkpoint::Require and
-// Device::Allocate.
-absl::StatusOr<ModelWeights> LoadModelWeights(const Checkpoint& checkpoint, Device& device,
+// Loads them layer by layer, with the routed experts that `experts` names, reporting progress.
+// Errors as Checkpoint::Require and Device::Allocate.
+absl::StatusOr<ModelWeights> LoadModelWeights(const Checkpoint& checkpoint,
+                                              const ExpertSet& experts, Device& device,
                                               Clock& clock, const Logger& logger);
 
 }  // namespace atelier

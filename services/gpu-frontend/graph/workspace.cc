@@ -15,12 +15,15 @@ struct Wanted {
   size_t bytes;
 };
 
-size_t WidestFfn(const ModelConfig& config) {
+size_t WidestFfn(const ModelConfig& config, const StepLimits& limits) {
   return static_cast<size_t>(
-      std::max(config.dense_intermediate_size, config.moe.shared_intermediate_size));
+      std::max({config.dense_intermediate_size, config.moe.shared_intermediate_size,
+                limits.device_expert_width}));
 }
 
-std::vector<Wanted> Activations(Workspace& space, const ModelConfig& config, size_t rows) {
+std::vector<Wanted> Activations(Workspace& space, const ModelConfig& config,
+                                const StepLimits& limits) {
+  const size_t rows = static_cast<size_t>(limits.max_tokens);
   const AttentionConfig& attention = config.attention;
   const size_t hidden = static_cast<size_t>(config.hidden_size);
   const size_t heads = static_cast<size_t>(attention.num_heads),
@@ -36,8 +39,8 @@ std::vector<Wanted> Activations(Workspace& space, const ModelConfig& config, siz
           floats(space.qkv, rows * (heads + 2 * kv_heads) * head_dim),
           floats(space.attended, rows * heads * head_dim),
           floats(space.cos_sin, rows * static_cast<size_t>(attention.rotary_dim)),
-          floats(space.gate_up, rows * 2 * WidestFfn(config)),
-          floats(space.activated, rows * WidestFfn(config)),
+          floats(space.gate_up, rows * 2 * WidestFfn(config, limits)),
+          floats(space.activated, rows * WidestFfn(config, limits)),
           floats(space.logits, logit_rows * static_cast<size_t>(config.vocab_size)),
           floats(space.last_rows, logit_rows * hidden)};
 }
@@ -57,6 +60,20 @@ std::vector<Wanted> Routed(Workspace& space, const ModelConfig& config, size_t r
           {&space.h_expert_weights, MemoryKind::kPinnedHost, choices * sizeof(float)},
           {&space.h_wire_rows, MemoryKind::kPinnedHost, values * sizeof(BFloat16)},
           {&space.h_routed, MemoryKind::kPinnedHost, values * sizeof(float)}};
+}
+
+std::vector<Wanted> DeviceExperts(Workspace& space, const ModelConfig& config,
+                                  const StepLimits& limits) {
+  if (limits.device_expert_width == 0) return {};
+  const size_t rows = static_cast<size_t>(limits.max_tokens);
+  const size_t choices = rows * static_cast<size_t>(config.moe.top_k);
+  const size_t values = rows * static_cast<size_t>(config.hidden_size);
+  return {{&space.device_rows, MemoryKind::kDevice, values * sizeof(float)},
+          {&space.device_out, MemoryKind::kDevice, values * sizeof(float)},
+          {&space.h_device_indices, MemoryKind::kPinnedHost, choices * sizeof(int32_t)},
+          {&space.device_indices, MemoryKind::kDevice, choices * sizeof(int32_t)},
+          {&space.h_device_weights, MemoryKind::kPinnedHost, choices * sizeof(float)},
+          {&space.device_weights, MemoryKind::kDevice, choices * sizeof(float)}};
 }
 
 std::vector<Wanted> StepInputs(Workspace& space, const StepLimits& limits) {
@@ -80,8 +97,10 @@ std::vector<Wanted> StepInputs(Workspace& space, const StepLimits& limits) {
 
 std::vector<Wanted> All(Workspace& space, const ModelConfig& config, const StepLimits& limits) {
   const size_t rows = static_cast<size_t>(limits.max_tokens);
-  std::vector<Wanted> all = Activations(space, config, rows);
-  for (const std::vector<Wanted>& more : {Routed(space, config, rows), StepInputs(space, limits)}) {
+  std::vector<Wanted> all = Activations(space, config, limits);
+  for (const std::vector<Wanted>& more :
+       {Routed(space, config, rows), DeviceExperts(space, config, limits),
+        StepInputs(space, limits)}) {
     all.insert(all.end(), more.begin(), more.end());
   }
   return all;

@@ -12,8 +12,9 @@ namespace atelier {
 struct StepLimits {
   int max_tokens = 0;  // T
   int max_sequences = 0;
-  int max_blocks = 0;  // KV blocks of one sequence
-  int vocab_size = 0;  // token ids are below it
+  int max_blocks = 0;           // KV blocks of one sequence
+  int vocab_size = 0;           // token ids are below it
+  int device_expert_width = 0;  // I of the routed experts, if any is on the device
 };
 
 // Intermediate values of one step, allocated once. fp32 [T, …] unless said otherwise; h_ = pinned
@@ -46,6 +47,12 @@ struct Workspace {
   std::unique_ptr<DeviceBuffer> expert_weights;  // [T, k]
   std::unique_ptr<DeviceBuffer> wire_rows;       // [T, H] bf16
   std::unique_ptr<DeviceBuffer> routed;          // [T, H]: sum of the routed experts
+  // Of the routed experts on the device; nothing where there are none.
+  std::unique_ptr<DeviceBuffer> device_rows;  // [T, H]: the rows of one of them
+  std::unique_ptr<DeviceBuffer> device_out;   // [T, H]: what it makes of them
+  std::unique_ptr<DeviceBuffer> h_device_indices, device_indices;  // [T, k] int32: rows, by expert
+  std::unique_ptr<DeviceBuffer> h_device_weights, device_weights;  // [T, k]: theirs
+
   std::unique_ptr<DeviceBuffer> h_expert_ids;
   std::unique_ptr<DeviceBuffer> h_expert_weights;
   std::unique_ptr<DeviceBuffer> h_wire_rows;

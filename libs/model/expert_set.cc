@@ -1,4 +1,4 @@
-#include "services/expert-worker/skipped_experts.h"
+#include "libs/model/expert_set.h"
 
 #include <optional>
 
@@ -65,9 +65,8 @@ absl::Status ParseLine(absl::string_view line, const ModelConfig& config,
 
 }  // namespace
 
-absl::StatusOr<SkippedExperts> SkippedExperts::Parse(absl::string_view text,
-                                                     const ModelConfig& config) {
-  SkippedExperts skipped;
+absl::StatusOr<ExpertSet> ExpertSet::Parse(absl::string_view text, const ModelConfig& config) {
+  ExpertSet skipped;
   skipped.by_layer_.resize(static_cast<size_t>(config.num_layers));
   int number = 0;
   for (absl::string_view line : absl::StrSplit(text, '\n')) {
@@ -82,13 +81,13 @@ absl::StatusOr<SkippedExperts> SkippedExperts::Parse(absl::string_view text,
   return skipped;
 }
 
-bool SkippedExperts::Contains(int layer, int expert) const {
+bool ExpertSet::Contains(int layer, int expert) const {
   return static_cast<size_t>(layer) < by_layer_.size() &&
          static_cast<size_t>(expert) < by_layer_[static_cast<size_t>(layer)].size() &&
          by_layer_[static_cast<size_t>(layer)][static_cast<size_t>(expert)];
 }
 
-int SkippedExperts::Count(int layer, int begin, int end) const {
+int ExpertSet::Count(int layer, int begin, int end) const {
   int count = 0;
   for (int expert = begin; expert < end; ++expert) count += Contains(layer, expert) ? 1 : 0;
   return count;

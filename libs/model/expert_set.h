@@ -8,15 +8,15 @@
 
 namespace atelier {
 
-// Routed experts that a worker does not hold, by layer of the model: those that its frontends
-// compute themselves, on a device. A plain value; none by default.
-class SkippedExperts {
+// Routed experts by layer of the model, such as those that a frontend computes on its device and
+// that workers need not hold. A plain value; none by default.
+class ExpertSet {
  public:
   // The text of a placement file: a line "LAYER: EXPERTS" for each layer that has any, EXPERTS
   // being comma-separated ids and ranges with both ends, e.g. "3: 0-7,12". '#' begins a comment.
   // INVALID_ARGUMENT naming the line for anything else, a layer that comes twice, and layers or
   // experts that the model does not have.
-  static absl::StatusOr<SkippedExperts> Parse(absl::string_view text, const ModelConfig& config);
+  static absl::StatusOr<ExpertSet> Parse(absl::string_view text, const ModelConfig& config);
 
   bool empty() const { return by_layer_.empty(); }
   bool Contains(int layer, int expert) const;

@@ -1,4 +1,4 @@
-#include "services/expert-worker/skipped_experts.h"
+#include "libs/model/expert_set.h"
 
 #include <string>
 #include <utility>
@@ -19,10 +19,10 @@ using ::testing::HasSubstr;
 // Layers 1-3 with 16 experts.
 ModelConfig Config() { return ParseModelConfig(testing::TinyGlm4MoeConfig()).value(); }
 
-TEST(SkippedExperts, AreThoseOfTheFile) {
+TEST(ExpertSet, AreThoseOfTheFile) {
   ATELIER_ASSERT_OK_AND_ASSIGN(
-      const SkippedExperts skipped,
-      SkippedExperts::Parse("# hot on the GPU\n\n1: 0-2, 15\n  3 :4 # one\n", Config()));
+      const ExpertSet skipped,
+      ExpertSet::Parse("# hot on the GPU\n\n1: 0-2, 15\n  3 :4 # one\n", Config()));
   EXPECT_FALSE(skipped.empty());
   for (const int expert : {0, 1, 2, 15}) EXPECT_TRUE(skipped.Contains(1, expert)) << expert;
   for (const int expert : {3, 14, 16, 1000}) EXPECT_FALSE(skipped.Contains(1, expert)) << expert;
@@ -31,11 +31,11 @@ TEST(SkippedExperts, AreThoseOfTheFile) {
   EXPECT_FALSE(skipped.Contains(1000, 4));
   EXPECT_EQ(skipped.Count(1, 0, 16), 4);
   EXPECT_EQ(skipped.Count(1, 2, 15), 1);
-  EXPECT_TRUE(SkippedExperts().empty());
-  EXPECT_FALSE(SkippedExperts().Contains(1, 0));
+  EXPECT_TRUE(ExpertSet().empty());
+  EXPECT_FALSE(ExpertSet().Contains(1, 0));
 }
 
-TEST(SkippedExperts, WhatIsWrongIsNamedWithItsLine) {
+TEST(ExpertSet, WhatIsWrongIsNamedWithItsLine) {
   for (const auto& [text, part] : std::vector<std::pair<std::string, std::string>>{
            {"1: 0\n1: 2", "layer 1 comes twice"},
            {"1: 0\n0: 2", "\"0\" is no layer with experts"},
@@ -49,7 +49,7 @@ TEST(SkippedExperts, WhatIsWrongIsNamedWithItsLine) {
            {"1: 0\n2 3", "is not LAYER: EXPERTS"},
            {"1: 0\n2: 3: 4", "is not LAYER: EXPERTS"}}) {
     EXPECT_THAT(
-        SkippedExperts::Parse(text, Config()),
+        ExpertSet::Parse(text, Config()),
         StatusIs(absl::StatusCode::kInvalidArgument, AllOf(HasSubstr("line 2: "), HasSubstr(part))))
         << text;
   }
