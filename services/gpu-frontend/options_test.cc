@@ -188,6 +188,7 @@ TEST(FrontendFlags, EveryBadValueIsRefusedByName) {
                                               "--connect-timeout=-1s",
                                               "--hedge-percent=101",
                                               "--replica-grace=-1s",
+                                              "--device-experts=",
                                               "--device=tpu",
                                               "--device=cuda",
                                               "--threads=-1",
