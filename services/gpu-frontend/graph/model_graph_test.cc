@@ -10,6 +10,7 @@
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "libs/device/cpu/cpu_device.h"
@@ -299,6 +300,30 @@ TEST_F(ModelGraphTest, ThreadsAndDeferredWorkGiveTheSameBits) {
       const std::vector<float> logits = ChunkedLogits(runner.graph(), sequence, 20);
       if (first.empty()) first = logits;
       EXPECT_EQ(logits, first) << threads << " threads";
+    }
+  }
+}
+
+TEST_F(ModelGraphTest, ThreadsAndDeferredWorkGiveTheSameBitsOfExpertsOnTheDevice) {
+  const std::vector<int32_t> tokens = RandomTokens(50, 8);
+  RunnerOptions options;
+  const std::string all = absl::StrCat("0-", checkpoint_->config().moe.num_experts - 1);
+  ATELIER_ASSERT_OK_AND_ASSIGN(
+      options.graph.device_experts,
+      ExpertSet::Parse(absl::StrCat("1: ", all, "\n2: ", all, "\n3: 1,3-5"),
+                       checkpoint_->config()));
+  std::vector<float> first;
+  for (options.threads = 1; options.threads <= 3; ++options.threads) {
+    for (auto mode : {CpuDeviceOptions::Mode::kImmediate, CpuDeviceOptions::Mode::kDeferred}) {
+      options.mode = mode;
+      Runner runner(*checkpoint_, options);
+      // Nobody is asked for what the device has all of.
+      runner.experts().FailLayer(1, absl::UnavailableError("asked"));
+      runner.experts().FailLayer(2, absl::UnavailableError("asked"));
+      Sequence sequence(tokens, 0);
+      const std::vector<float> logits = ChunkedLogits(runner.graph(), sequence, 20);
+      if (first.empty()) first = logits;
+      EXPECT_EQ(logits, first) << options.threads << " threads";
     }
   }
 }
