@@ -73,6 +73,28 @@ absl::StatusOr<std::unique_ptr<ExpertClient>> AwaitWorkers(const FrontendOptions
   }
 }
 
+// Experts of the workers that --workers names.
+class WorkerExperts final : public ExpertSource {
+ public:
+  explicit WorkerExperts(std::unique_ptr<ExpertClient> client)
+      : client_(std::move(client)), experts_(CreateClientExperts(*client_)) {}
+  RemoteExperts& experts() override { return *experts_; }
+  absl::Status Ready() const override { return client_->Ready(); }
+
+ private:
+  const std::unique_ptr<ExpertClient> client_;
+  const std::unique_ptr<RemoteExperts> experts_;
+};
+
+absl::StatusOr<std::unique_ptr<ExpertSource>> ConnectToWorkers(const FrontendOptions& options,
+                                                               const Checkpoint& checkpoint,
+                                                               const LoaderContext& context) {
+  ATELIER_ASSIGN_OR_RETURN(std::unique_ptr<ExpertClient> client,
+                           AwaitWorkers(options, checkpoint, context));
+  context.report_waiting("");
+  return std::make_unique<WorkerExperts>(std::move(client));
+}
+
 absl::StatusOr<std::unique_ptr<Device>> CreateDevice(const FrontendOptions& options,
                                                      const LoaderContext& context) {
   const Topology topology = Topology::Detect();
@@ -143,7 +165,8 @@ EngineOptions EngineOptionsFor(const FrontendOptions& options, const ModelConfig
 // Members in the order of their dependence: the engine goes first, the checkpoint last.
 class ModelStack final : public LoadedModel {
  public:
-  absl::Status Load(const FrontendOptions& options, const LoaderContext& context) {
+  absl::Status Load(const ExpertSourceMaker& make_source, const FrontendOptions& options,
+                    const LoaderContext& context) {
     ATELIER_ASSIGN_OR_RETURN(checkpoint_, Checkpoint::Open(options.model_path));
     ATELIER_RETURN_IF_ERROR(VerifyTensors(*checkpoint_, Role::kFrontend));
     ATELIER_RETURN_IF_ERROR(RequireFrontendFetched(*checkpoint_));
@@ -154,11 +177,9 @@ class ModelStack final : public LoadedModel {
     ATELIER_ASSIGN_OR_RETURN(graph.device_experts, DeviceExpertsOf(options, config));
     // Before the workers, which may take minutes.
     ATELIER_RETURN_IF_ERROR(ModelGraph::CheckFits(config, *device_, graph));
-    ATELIER_ASSIGN_OR_RETURN(client_, AwaitWorkers(options, *checkpoint_, context));
-    context.report_waiting("");
-    experts_ = CreateClientExperts(*client_);
+    ATELIER_ASSIGN_OR_RETURN(source_, make_source(options, *checkpoint_, context));
     ATELIER_ASSIGN_OR_RETURN(
-        graph_, ModelGraph::Create(*checkpoint_, *device_, *experts_, graph, context.clock,
+        graph_, ModelGraph::Create(*checkpoint_, *device_, source_->experts(), graph, context.clock,
                                    context.logger, context.metrics));
     ATELIER_ASSIGN_OR_RETURN(
         engine_, Engine::Create(EngineOptionsFor(options, config, graph), *graph_, context.clock,
@@ -174,24 +195,29 @@ class ModelStack final : public LoadedModel {
     model.max_context = graph_->max_context();
     return model;
   }
-  absl::Status Ready() const override { return client_->Ready(); }
+  absl::Status Ready() const override { return source_->Ready(); }
 
  private:
   std::unique_ptr<Checkpoint> checkpoint_;
   std::unique_ptr<Device> device_;
-  std::unique_ptr<ExpertClient> client_;
-  std::unique_ptr<RemoteExperts> experts_;
+  std::unique_ptr<ExpertSource> source_;
   std::unique_ptr<ModelGraph> graph_;
   std::unique_ptr<Engine> engine_;
 };
 
 }  // namespace
 
+absl::StatusOr<std::unique_ptr<LoadedModel>> LoadModelOver(const ExpertSourceMaker& make_source,
+                                                           const FrontendOptions& options,
+                                                           const LoaderContext& context) {
+  auto stack = std::make_unique<ModelStack>();
+  ATELIER_RETURN_IF_ERROR(stack->Load(make_source, options, context));
+  return stack;
+}
+
 absl::StatusOr<std::unique_ptr<LoadedModel>> LoadModelStack(const FrontendOptions& options,
                                                             const LoaderContext& context) {
-  auto stack = std::make_unique<ModelStack>();
-  ATELIER_RETURN_IF_ERROR(stack->Load(options, context));
-  return stack;
+  return LoadModelOver(ConnectToWorkers, options, context);
 }
 
 }  // namespace atelier
