@@ -1,6 +1,7 @@
 #include <unistd.h>
 
 #include <cmath>
+#include <limits>
 #include <set>
 #include <string>
 #include <vector>
@@ -250,6 +251,17 @@ TEST(Metrics, AreReadByNameWithLabels) {
   EXPECT_EQ(MetricValue(page, "b"), 4);
   EXPECT_EQ(MetricValue(page, "c"), 0);
   EXPECT_EQ(MetricSum(page, "a"), 3.5);
+}
+
+TEST(Metrics, QuantilesOfHistogramsAreEndsOfBuckets) {
+  const std::string page =
+      "a_bucket{worker=\"x\",le=\"0.1\"} 90\na_bucket{worker=\"x\",le=\"0.5\"} 99\n"
+      "a_bucket{worker=\"x\",le=\"+Inf\"} 100\na_bucket{worker=\"y\",le=\"0.1\"} 100\n"
+      "a_bucket{worker=\"y\",le=\"0.5\"} 100\na_bucket{worker=\"y\",le=\"+Inf\"} 100\n";
+  EXPECT_EQ(HistogramQuantile(page, "a", 0.95), 0.1);
+  EXPECT_EQ(HistogramQuantile(page, "a", 0.99), 0.5);
+  EXPECT_EQ(HistogramQuantile(page, "a", 1), std::numeric_limits<double>::infinity());
+  EXPECT_EQ(HistogramQuantile(page, "b", 0.5), 0);
 }
 
 }  // namespace

@@ -2,9 +2,12 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
+#include <map>
 #include <set>
+#include <utility>
 
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
@@ -97,6 +100,28 @@ double MetricSum(absl::string_view page, absl::string_view family) {
     if (absl::SimpleAtod(absl::StripAsciiWhitespace(line.substr(blank + 1)), &value)) sum += value;
   }
   return sum;
+}
+
+double HistogramQuantile(absl::string_view page, absl::string_view family, double quantile) {
+  std::map<double, double> counts;  // samples up to each bound
+  for (absl::string_view line : absl::StrSplit(page, '\n')) {
+    if (!absl::ConsumePrefix(&line, family) || !absl::ConsumePrefix(&line, "_bucket{")) continue;
+    const std::pair<absl::string_view, absl::string_view> at_bound =
+        absl::StrSplit(line, absl::MaxSplits("le=\"", 1));
+    const std::pair<absl::string_view, absl::string_view> parts =
+        absl::StrSplit(at_bound.second, absl::MaxSplits('"', 1));
+    double bound = 0, count = 0;
+    const absl::string_view number = parts.second.substr(parts.second.find(' ') + 1);
+    if (absl::SimpleAtod(parts.first, &bound) &&
+        absl::SimpleAtod(absl::StripAsciiWhitespace(number), &count)) {
+      counts[bound] += count;
+    }
+  }
+  if (counts.empty() || counts.rbegin()->second == 0) return 0;
+  const double wanted = quantile * counts.rbegin()->second;
+  return std::find_if(counts.begin(), counts.end(),
+                      [&](const auto& c) { return c.second >= wanted; })
+      ->first;
 }
 
 }  // namespace atelier::faults

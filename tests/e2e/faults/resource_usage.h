@@ -27,5 +27,8 @@ std::string Growth(const ResourceUsage& before, const ResourceUsage& now, int64_
 double MetricValue(absl::string_view page, absl::string_view name);
 // The sum over all labels of a metric's samples.
 double MetricSum(absl::string_view page, absl::string_view family);
+// A histogram's upper bound of its samples up to a quantile, over all labels: the end of a bucket,
+// infinity beyond the last; 0 when there are no samples.
+double HistogramQuantile(absl::string_view page, absl::string_view family, double quantile);
 
 }  // namespace atelier::faults

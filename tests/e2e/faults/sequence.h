@@ -14,6 +14,7 @@ struct StreamRequest {
   uint32_t max_new_tokens = 1;
   float temperature = 0;  // 0 = greedy
   uint32_t seed = 0;      // of sampling
+  bool ignore_eos = false;
 };
 
 // What came of it.

@@ -24,6 +24,7 @@ wire::GenerateRequest ToWire(const StreamRequest& request, const std::string& id
   wire::SamplingParams* sampling = message.mutable_sampling_params();
   sampling->set_max_new_tokens(request.max_new_tokens);
   sampling->set_temperature(request.temperature);
+  sampling->set_ignore_eos(request.ignore_eos);
   if (request.temperature > 0) {
     (*sampling->mutable_custom_params()->mutable_fields())["seed"].set_number_value(request.seed);
   }
